@@ -1,0 +1,31 @@
+"""The errors a user can meet. Each message says what happened, why, and how to mend it, with the value."""
+
+from __future__ import annotations
+
+
+class CactusError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidParameter(CactusError, ValueError):
+    """A setting outside its range, unknown, or in contradiction with another."""
+
+
+class InvalidPrompt(CactusError, ValueError):
+    """A prompt that cannot be decoded from: empty, too long, or of ids the vocabulary does not have."""
+
+
+class PairMismatch(CactusError, ValueError):
+    """Drafter and verifier do not share one vocabulary."""
+
+
+class ModelRefused(CactusError, RuntimeError):
+    """A model that cannot be used for speculation here, for instance one whose cache cannot be rewound."""
+
+
+class BrokenLogits(CactusError, RuntimeError):
+    """A model returned NaN or infinite logits."""
+
+
+class MissingExtra(CactusError, ImportError):
+    """An optional package is needed; the message names the pip command that brings it."""

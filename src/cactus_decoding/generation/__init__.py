@@ -1,0 +1,1 @@
+"""From a prompt to a response: the loop, stop conditions, events, statistics."""

@@ -1,0 +1,110 @@
+"""The loop: draft, score, verify, rewind, until the response ends.
+
+Knows ids and laws only; text enters through `Stops`. Both caches lag behind the settled ids by what was emitted
+last, so each step feeds one verifier call with that id and the drafted ones, and no forward is spent on feeding
+alone: the prompt itself rides in the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from cactus_decoding.drafters.base import Drafter, DraftSession, Proposal
+from cactus_decoding.generation.events import Event, event_of
+from cactus_decoding.generation.stops import Stops
+from cactus_decoding.models.base import CachedSequence, Model
+from cactus_decoding.rules.base import Rule
+from cactus_decoding.sampling import Purpose, SamplingParams, probabilities, uniforms
+from cactus_decoding.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One response to make. ``seed`` and ``number`` together name its stream of random numbers."""
+
+    prompt: tuple[int, ...]
+    rule: Rule
+    m: int
+    params: SamplingParams
+    max_new_tokens: int
+    seed: int
+    number: int = 0
+
+
+class Decoding:
+    """One response in the making. Iterate over it for its events; it frees its caches when it ends or is closed."""
+
+    def __init__(self, verifier: Model, drafter: Drafter | None, request: Request, stops: Stops) -> None:
+        self.request = request
+        self.stops = stops
+        self.ids: list[int] = []
+        self._settled = list(request.prompt)
+        self._device = verifier.device
+        self._verifier: CachedSequence = verifier.open()
+        self._drafter: DraftSession | None = drafter.open(request.params) if drafter else None
+
+    @property
+    def verifier_seconds(self) -> float:
+        return self._verifier.seconds
+
+    @property
+    def drafter_seconds(self) -> float:
+        return self._drafter.seconds if self._drafter else 0.0
+
+    def __iter__(self) -> Iterator[Event]:
+        try:
+            while self.stops.reason is None:
+                yield self._step()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._verifier.close()
+        if self._drafter is not None:
+            self._drafter.close()
+
+    @torch.inference_mode()
+    def _step(self) -> Event:
+        """One verifier call. Emits between 1 and m + 1 ids, never more than are still wanted."""
+        request = self.request
+        position, before = len(self.ids), len(self._settled)
+        room = min(request.m, request.max_new_tokens - position - 1)
+        numbers = uniforms(request.seed, request.number, position, room + 1).to(self._device)
+        proposal = self._propose(room, numbers[Purpose.DRAFT])
+        k = proposal.ids.shape[0]
+        pending = torch.tensor(self._settled[self._verifier.length :], device=self._device)
+        logits = self._verifier.extend(torch.cat([pending, proposal.ids]), keep=k + 1)
+        verdicts = verify(
+            draft=proposal.ids.unsqueeze(0),
+            p=None if proposal.p is None else proposal.p.unsqueeze(0),
+            q=probabilities(logits, request.params).unsqueeze(0),
+            rule=request.rule,
+            u=numbers[Purpose.ACCEPT, :k].unsqueeze(0),
+            u_emit=numbers[Purpose.EMIT, : k + 1].unsqueeze(0),
+        )
+        kept = int(verdicts.kept)
+        used = self._settle([*proposal.ids[:kept].tolist(), int(verdicts.emitted)])
+        self._rewind(before + kept)
+        return event_of(verdicts, 0, position, k, used)
+
+    def _propose(self, room: int, u: torch.Tensor) -> Proposal:
+        if self._drafter is None or room < 1:
+            return Proposal(torch.empty(0, dtype=torch.long, device=self._device), None)
+        return self._drafter.propose(self._settled, room, u[:room])
+
+    def _settle(self, tokens: list[int]) -> int:
+        """Append ids until the response ends; how many of them it took."""
+        for used, token in enumerate(tokens, start=1):
+            self.ids.append(token)
+            self._settled.append(token)
+            if self.stops.push(token) is not None:
+                return used
+        return len(tokens)
+
+    def _rewind(self, length: int) -> None:
+        self._verifier.rewind(length)
+        if self._drafter is not None:
+            self._drafter.accept(length)

@@ -1,0 +1,62 @@
+"""From what a person hands in to the ids that decoding starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from cactus_decoding.errors import InvalidParameter, InvalidPrompt
+from cactus_decoding.models.base import Vocabulary
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message] | Sequence[int] | torch.Tensor
+
+
+def encode_prompt(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None, vocabulary: Vocabulary, chat: bool | None
+) -> tuple[int, ...]:
+    """Ids of a text, of chat messages, or of ids (a sequence, or a tensor ``[k]`` or ``[1, k]``).
+
+    A text becomes one user message where the tokenizer has a chat template, unless ``chat`` is False; messages
+    always use the template. Raises `InvalidPrompt` for nothing, and for ids outside the vocabulary.
+    """
+    if isinstance(prompt, torch.Tensor):
+        ids = [int(i) for i in prompt.flatten().tolist()]
+    elif isinstance(prompt, str) or any(isinstance(part, Mapping) for part in prompt):
+        ids = _encode_text(prompt, _required(tokenizer), chat)
+    else:
+        ids = [int(i) for i in prompt]  # type: ignore[call-overload]
+    if not ids:
+        raise InvalidPrompt("the prompt is empty, and the verifier needs at least one token to continue. Give a text.")
+    strangers = vocabulary.strangers(ids)
+    if strangers:
+        raise InvalidPrompt(
+            f"the prompt holds the id {strangers[0]}, which is no token of this pair's vocabulary of "
+            f"{vocabulary.size}. Encode the text with the pair's own tokenizer."
+        )
+    return tuple(ids)
+
+
+def _required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    if tokenizer is None:
+        raise InvalidPrompt("this pair has no tokenizer, so a prompt must be ids. Pass tokenizer= to load_pair for text.")
+    return tokenizer
+
+
+def _encode_text(prompt: Any, tokenizer: PreTrainedTokenizerBase, chat: bool | None) -> list[int]:
+    text = isinstance(prompt, str)
+    if text and not prompt:
+        return []
+    templated = chat if chat is not None else (not text or bool(tokenizer.chat_template))
+    if not templated:
+        if not text:
+            raise InvalidParameter("chat is False, but the prompt is a list of messages. Give a text, or leave chat out.")
+        return list(tokenizer.encode(prompt))
+    if not tokenizer.chat_template:
+        raise InvalidPrompt("the prompt is a chat, but this tokenizer has no chat template. Give a text with chat=False.")
+    messages = [{"role": "user", "content": prompt}] if text else [dict(message) for message in prompt]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    return [int(i) for i in ids]

@@ -1,0 +1,114 @@
+"""Counts over the events of a response, and nothing that is not in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cactus_decoding.generation.events import Event
+from cactus_decoding.verify import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """``drafted = kept + relaxed + refused + unexamined + ignored``, always.
+
+    ``kept`` does not include ``relaxed`` here: together they are the accepted drafts.
+    """
+
+    tokens: int
+    """Emitted ids, the end-of-text id included."""
+    verifier_calls: int
+    drafted: int
+    kept: int
+    relaxed: int
+    refused: int
+    unexamined: int
+    ignored: int
+    recovered: int
+    """Emitted after a refusal."""
+    bonus: int
+    """Emitted after a whole block."""
+    seconds: float
+    verifier_seconds: float
+    drafter_seconds: float
+
+    @property
+    def accepted(self) -> int:
+        return self.kept + self.relaxed
+
+    @property
+    def examined(self) -> int:
+        return self.accepted + self.refused
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted over examined drafts."""
+        return _ratio(self.accepted, self.examined)
+
+    @property
+    def relaxed_share(self) -> float:
+        """Relaxed over examined drafts: estimates the total variation from the verifier per examined token."""
+        return _ratio(self.relaxed, self.examined)
+
+    @property
+    def accepted_length(self) -> float:
+        """AL: accepted drafts per verifier call. The bonus or recovered token does not count, as in the paper."""
+        return _ratio(self.accepted, self.verifier_calls)
+
+    @property
+    def tokens_per_call(self) -> float:
+        """Emitted tokens per verifier call: AL + 1 but for the last call of a response."""
+        return _ratio(self.tokens, self.verifier_calls)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return _ratio(self.tokens, self.seconds)
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        """Every count and figure, for JSON; a ratio over nothing is None."""
+        counts = {name: getattr(self, name) for name in self.__slots__}
+        figures = ("acceptance", "relaxed_share", "accepted_length", "tokens_per_call", "tokens_per_second")
+        ratios = {name: getattr(self, name) for name in figures}
+        return counts | {name: (value if value == value else None) for name, value in ratios.items()}
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")
+
+
+def statistics_of(
+    events: Iterable[Event], seconds: float, verifier_seconds: float, drafter_seconds: float
+) -> Statistics:
+    """Count ``events``; the times are measured by whoever ran them."""
+    verdicts: Counter[Verdict] = Counter()
+    emissions: Counter[bool] = Counter()
+    calls = 0
+    for event in events:
+        calls += 1
+        verdicts.update(event.verdicts)
+        if event.emitted is not None:
+            emissions[event.bonus] += 1
+    accepted = verdicts[Verdict.KEPT] + verdicts[Verdict.RELAXED]
+    return Statistics(
+        tokens=accepted + emissions.total(),
+        verifier_calls=calls,
+        drafted=verdicts.total(),
+        kept=verdicts[Verdict.KEPT],
+        relaxed=verdicts[Verdict.RELAXED],
+        refused=verdicts[Verdict.REFUSED],
+        unexamined=verdicts[Verdict.UNEXAMINED],
+        ignored=verdicts[Verdict.IGNORED],
+        recovered=emissions[False],
+        bonus=emissions[True],
+        seconds=seconds,
+        verifier_seconds=verifier_seconds,
+        drafter_seconds=drafter_seconds,
+    )
+
+
+def total(parts: Iterable[Statistics]) -> Statistics:
+    """The sum over several responses."""
+    parts = list(parts)
+    return Statistics(**{name: sum(getattr(part, name) for part in parts) for name in Statistics.__slots__})

@@ -1,0 +1,1 @@
+"""What can score ids and be rewound."""

@@ -1,0 +1,124 @@
+"""Models of the transformers library: hub ids, local folders, GGUF files, and modules already in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
+
+from cactus_decoding.errors import InvalidParameter, MissingExtra, ModelRefused
+from cactus_decoding.models.base import Vocabulary
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_NO_LIMIT = 1 << 30  # context of a model that states none
+
+
+class TransformersModel:
+    """A causal language model of transformers behind the four verbs of `models.base`."""
+
+    def __init__(self, module: nn.Module, name: str, vocabulary: Vocabulary) -> None:
+        self.module = module.eval()
+        self.name = name
+        self.vocabulary = vocabulary
+        self.device = next(module.parameters()).device
+        accepted = inspect.signature(module.forward).parameters
+        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        self._can_keep_few = "logits_to_keep" in accepted
+        if getattr(module.config, "is_encoder_decoder", False):
+            raise ModelRefused(f"{name} is an encoder-decoder model; speculation here needs a decoder-only one.")
+        self.context = _context_limit(module.config)
+
+    def open(self) -> TransformersSequence:
+        return TransformersSequence(self)
+
+    def new_cache(self) -> DynamicCache:
+        return DynamicCache(config=self.module.config)
+
+    def logits(self, ids: Tensor, cache: DynamicCache, keep: int) -> Tensor:
+        """Logits ``[keep, V]`` behind the last ``keep`` of ``[k]`` ids, which are appended to ``cache``."""
+        options: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
+        if self._can_keep_few:
+            options["logits_to_keep"] = keep
+        output = self.module(input_ids=ids.unsqueeze(0), **options)
+        return self.vocabulary.fit(output.logits[0, -keep:])
+
+
+class TransformersSequence:
+    """One sequence with its key-value cache."""
+
+    def __init__(self, model: TransformersModel) -> None:
+        self._model = model
+        self._cache = model.new_cache()
+        self.length = 0
+        self.seconds = 0.0
+
+    def extend(self, ids: Tensor, keep: int) -> Tensor:
+        began = time.perf_counter()
+        logits = self._model.logits(ids, self._cache, keep)
+        self.length += ids.shape[0]
+        self.seconds += time.perf_counter() - began
+        return logits
+
+    def rewind(self, length: int) -> None:
+        surplus = self.length - length
+        if surplus > 0:
+            self._cache.crop(-surplus)
+            self.length = length
+
+    def close(self) -> None:
+        self._cache = self._model.new_cache()
+        self.length = 0
+
+
+def _context_limit(config: Any) -> int:
+    """The most ids a sequence may hold: the positions the model knows, and no more than a sliding window holds.
+
+    Behind its window a sliding cache has dropped what a rewind would need.
+    """
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None) or _NO_LIMIT
+    layers = getattr(DynamicCache(config=config), "layers", [])
+    windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]
+    return min([limit, *(window - 1 for window in windows)])
+
+
+def load_module(source: str, dtype: str | None, device: str | None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    """Weights and tokenizer of a hub id, a local folder or a ``.gguf`` file.
+
+    Args:
+        dtype: "float32", "bfloat16", "float16"; by default float32 on a CPU and the checkpoint's own elsewhere.
+        device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidParameter(f"dtype is {dtype!r}, which is none of {', '.join(DTYPES)}.")
+    wanted = DTYPES[dtype] if dtype else (torch.float32 if device == "cpu" else "auto")
+    place, options = _locate(source)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(place, dtype=wanted, **options)
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+    except (OSError, ValueError) as error:
+        raise ModelRefused(
+            f"cannot load {source!r}: {error}\nGive a hub id, a folder that holds config.json, weights and a "
+            "tokenizer, or a .gguf file."
+        ) from error
+    return module.to(device), tokenizer
+
+
+def _locate(source: str) -> tuple[str, dict[str, str]]:
+    """Where transformers finds ``source``, and the options it needs for it."""
+    path = Path(source).expanduser()
+    if path.suffix != ".gguf":
+        return (str(path) if path.is_dir() else source), {}
+    if not path.is_file():
+        raise ModelRefused(f"there is no file {source!r}. Give the path of an existing .gguf file.")
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(f'a GGUF file needs the package {package}: pip install "cactus-decoding[gguf]"')
+    return str(path.parent), {"gguf_file": path.name}

@@ -1,0 +1,141 @@
+"""From logits to probabilities, from probabilities to tokens, and the randomness both sides share.
+
+`probabilities` is the one function that turns logits into a distribution, for drafter and verifier alike, so
+the ``p`` handed to the acceptance test is by construction the law the draft was sampled from. Draws are made by
+inverting the cumulative sum at a uniform number that the caller supplies; `uniforms` makes these numbers from
+(seed, request, position, purpose), so a text depends neither on its neighbours in a batch nor on how often a
+position was drafted before it was settled.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cactus_decoding.errors import BrokenLogits, InvalidParameter
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How logits become probabilities. Applied in this order; the defaults change nothing.
+
+    1. ``temperature``: logits are divided by it; 0 puts all mass on the largest logit.
+    2. ``top_k``: keep the k largest (ties with the k-th are kept); 0 is off.
+    3. ``top_p``: of what is left, renormalised, keep the smallest set of largest ones that reaches top_p
+       (ties with the last one are kept); 1 is off.
+    4. ``min_p``: of what is left, keep what has at least min_p times the largest probability; 0 is off.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
+            raise InvalidParameter(f"temperature is {self.temperature}, but must be a finite number of at least 0.")
+        if not (isinstance(self.top_k, int) and self.top_k >= 0):
+            raise InvalidParameter(f"top_k is {self.top_k}, but must be a whole number of at least 0 (0 is off).")
+        if not 0.0 < self.top_p <= 1.0:
+            raise InvalidParameter(f"top_p is {self.top_p}, but must lie in (0, 1] (1 is off).")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise InvalidParameter(f"min_p is {self.min_p}, but must lie in [0, 1] (0 is off).")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
+    """The distribution that ``params`` makes of ``logits``: ``[..., V] -> [..., V]``, float32 or wider.
+
+    A logit of -inf is a token that cannot come. A NaN or +inf anywhere in a row, or a row without any finite
+    logit, gives a row of NaN, which `require_sound` finds in one look per row.
+    """
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
+    if params.greedy:
+        return _one_hot_of_largest(logits)
+    if params.temperature != 1.0:
+        logits = logits / params.temperature
+    sizes = None
+    if 0 < params.top_k < logits.shape[-1]:
+        sizes = logits.topk(params.top_k, dim=-1).values
+        logits = logits.masked_fill(logits < sizes[..., -1:], -torch.inf)
+    law = logits.softmax(-1)
+    if params.top_p < 1.0:
+        law = _keep_top_p(law, params.top_p, None if sizes is None else sizes.shape[-1])
+    if params.min_p > 0.0:
+        law = _renormalised(law, law >= params.min_p * law.amax(-1, keepdim=True))
+    return law
+
+
+def _one_hot_of_largest(logits: Tensor) -> Tensor:
+    largest, index = logits.max(-1, keepdim=True)
+    law = torch.zeros_like(logits).scatter_(-1, index, 1.0)
+    return torch.where(torch.isfinite(largest), law, torch.nan)
+
+
+def _keep_top_p(law: Tensor, top_p: float, support: int | None) -> Tensor:
+    """``support``: how many entries can be positive after top-k, which saves sorting the whole row."""
+    ordered = law.sort(-1, descending=True).values if support is None else law.topk(support, dim=-1).values
+    before = ordered.cumsum(-1) - ordered  # mass of the strictly earlier ones: < top_p means still needed
+    needed = (before < top_p).sum(-1, keepdim=True).clamp_min(1)
+    return _renormalised(law, law >= ordered.gather(-1, needed - 1))
+
+
+def _renormalised(law: Tensor, keep: Tensor) -> Tensor:
+    kept = torch.where(keep | law.isnan(), law, 0.0)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def require_sound(law: Tensor, who: str) -> None:
+    """Raise `BrokenLogits` if a row of `probabilities`' result, ``[..., V]``, is NaN.
+
+    NaN spreads over its whole row, so one entry per row is looked at. ``who`` names the model in the message.
+    """
+    broken = law[..., 0].isnan()
+    if bool(broken.any()):
+        raise BrokenLogits(
+            f"the {who} returned NaN or infinite logits (or a row that is all -inf) in row {broken.nonzero()[0].tolist()} "
+            f"of {list(broken.shape)}, so there is nothing to sample from. Often a float16 overflow: load the model "
+            "with dtype='bfloat16' or 'float32', and check that its weights are whole."
+        )
+
+
+def draw(weights: Tensor, u: Tensor) -> Tensor:
+    """One index per row, by inversion: ``[R, V]`` weights (not all 0, need not sum to 1), ``[R]`` u -> ``[R]``.
+
+    The index is the first whose cumulative weight exceeds ``u`` times the total, so an index of weight 0 is
+    never returned. ``u`` lies in [0, 1 - 2^-52], as `uniforms` makes it: closer to 1 its product with the
+    total could round up to the total, which no cumulative weight exceeds.
+    """
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    level = u.unsqueeze(-1) * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, level, right=True).squeeze(-1)
+    return index.clamp_max(weights.shape[-1] - 1)  # reached by a NaN row only, which `require_sound` reports
+
+
+class Purpose(IntEnum):
+    """What a uniform number is for; one lane of the counter each, so no two purposes ever share a number."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    EMIT = 2
+
+
+def uniforms(seed: int, request: int, position: int, count: int) -> Tensor:
+    """``[3, count]`` float64 in [0, 1 - 2^-52]: row `Purpose`, column i for the token at ``position + i``.
+
+    Counter-based (Philox 4x64): the numbers of a position depend on (seed, request, position) alone. A position
+    that is drafted again after a refusal meets the same numbers again; that is sound, because whatever was
+    drafted behind a refusal was never examined and so has influenced nothing.
+    """
+    stream = np.random.Philox(key=[seed, request], counter=[position, 0, 0, 0])
+    words = np.asarray(stream.random_raw(4 * count)).reshape(count, 4)[:, : len(Purpose)]
+    return torch.from_numpy(np.ascontiguousarray((words >> np.uint64(12)).T.astype(np.float64) * 2.0**-52))

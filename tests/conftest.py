@@ -1,0 +1,27 @@
+"""Nothing in the tests reaches a hub; models are random and tiny, or the pair that ships with the package."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+import cactus_decoding as cactus
+from tests.tiny import tiny_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)  # tiny models: a second thread only adds waiting
+
+
+@pytest.fixture(scope="session")
+def tiny_pair():
+    """Two unrelated random models over a vocabulary of 8, ids only."""
+    return cactus.load_pair(tiny_model(seed=0, layers=1), tiny_model(seed=1, hidden=8, layers=1))
+
+
+@pytest.fixture(scope="session")
+def abacus():
+    return cactus.load_pair("abacus")

@@ -1,0 +1,85 @@
+"""The law of what `generate` emits, against full enumeration over a vocabulary of 8."""
+
+import pytest
+import torch
+
+from cactus_decoding.fidelity import induced_law
+from cactus_decoding.generation.loading import load_pair
+from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+from cactus_decoding.sampling import SamplingParams, probabilities
+from tests.tiny import chi_square_p, tiny_model
+
+V = 8
+PROMPT = [3, 1, 4]
+RESPONSES = 2000
+
+
+@torch.inference_mode()
+def law_after(module, ids, params):
+    return probabilities(module(torch.tensor([ids])).logits[0, -1].double(), params)
+
+
+def emitted(pair, ids, rule, params):
+    """The law of the token behind ``ids``: the induced law where it was drafted."""
+    q = law_after(pair.verifier.module, ids, params)
+    return induced_law(law_after(pair.drafter.model.module, ids, params), q, rule)
+
+
+def joint_law(pair, rule, params):
+    first = emitted(pair, PROMPT, rule, params)
+    return torch.stack([first[x] * emitted(pair, [*PROMPT, x], rule, params) for x in range(V)])
+
+
+def sample(pair, rule, params, m):
+    counts = torch.zeros(V, V)
+    for seed in range(RESPONSES):
+        out = pair.generate(
+            PROMPT, rule=rule, m=m, max_new_tokens=3, seed=seed, temperature=params.temperature, top_p=params.top_p
+        )
+        counts[out.ids[0], out.ids[1]] += 1
+    return counts
+
+
+@pytest.mark.parametrize("params", [SamplingParams(0.7, top_p=0.9)])
+def test_lossless_emits_the_verifiers_joint_law(tiny_pair, params):
+    joint = joint_law(tiny_pair, Lossless(), params)
+    q = law_after(tiny_pair.verifier.module, PROMPT, params)
+    assert (joint.sum(1) - q).abs().max() < 1e-6  # the enumeration itself is right
+    assert chi_square_p(sample(tiny_pair, Lossless(), params, m=2).flatten(), joint.flatten()) > 1e-4
+
+
+@pytest.mark.parametrize("rule", [Cactus(0.5), BoundedRatio(2.0)])
+def test_relaxed_rules_emit_the_joint_induced_law(tiny_pair, rule):
+    """With m = 2 and three tokens to go, both of the first two are examined drafts or recoveries from them."""
+    params = SamplingParams(0.8)
+    counts = sample(tiny_pair, rule, params, m=2).flatten()
+    assert chi_square_p(counts, joint_law(tiny_pair, rule, params).flatten()) > 1e-4
+    assert chi_square_p(counts, joint_law(tiny_pair, Lossless(), params).flatten()) < 1e-4, "the test has no power"
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.7, 1.0, 1.5])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_a_drafter_that_is_the_verifier_is_always_accepted(temperature, top_p):
+    """Filters applied twice, or to one side only, show here first."""
+    pair = load_pair(tiny_model(seed=5, vocabulary=50), tiny_model(seed=5, vocabulary=50))
+    out = pair.generate([7, 8], m=5, max_new_tokens=200, temperature=temperature, top_p=top_p, seed=1)
+    assert out.stats.acceptance == 1.0
+    assert out.stats.refused == 0
+    assert out.stats.examined > 100
+
+
+def test_prompt_lookup_is_lossless():
+    """A point mass as p: the same joint law as the verifier's, over a text that repeats itself."""
+    module = tiny_model(seed=0)
+    pair = load_pair(module, "prompt-lookup")
+    prompt = [3, 1, 4, 3, 1, 4, 3, 1]
+    counts, drafted = torch.zeros(V, V), 0
+    for seed in range(RESPONSES):
+        out = pair.generate(prompt, m=3, max_new_tokens=2, seed=seed)
+        counts[out.ids[0], out.ids[1]] += 1
+        drafted += out.stats.drafted
+    params = SamplingParams()
+    first = law_after(module, prompt, params)
+    joint = torch.stack([first[x] * law_after(module, [*prompt, x], params) for x in range(V)])
+    assert drafted >= RESPONSES
+    assert chi_square_p(counts.flatten(), joint.flatten()) > 1e-4

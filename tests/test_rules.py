@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cactus_decoding.divergences import DIVERGENCES
+from cactus_decoding.errors import InvalidParameter
+from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless
+from cactus_decoding.rules.base import recovery_weights
+from cactus_decoding.rules.bounded_ratio import solve_beta
+from tests.tiny import laws, random_laws
+
+EVERY_RULE = [
+    Lossless(),
+    Cactus(0.0),
+    Cactus(0.1),
+    Cactus(1.0),
+    Cactus(0.5, solver="exact"),
+    *(Cactus(0.3, solver=solver, divergence=name) for name in DIVERGENCES for solver in ("second_order", "exact")),
+    BoundedRatio(1.0),
+    BoundedRatio(1.7),
+    BoundedRatio(4.0, recovery="shift"),
+]
+IDS = [repr(rule) for rule in EVERY_RULE]
+
+
+@given(pair=laws())
+def test_theorem_1_any_fixed_target_is_emitted_exactly(pair):
+    """Keep with min(1, h/p), recover from (h - p)+: the emitted law is h, by exact sum over n."""
+    p, h = pair
+    keep = torch.where(p > 0, torch.minimum(h, p), 0.0)
+    residual = (h - p).clamp_min(0)
+    law = keep if residual.sum() == 0 else keep + (1 - keep.sum()) * residual / residual.sum()
+    assert (law - h).abs().max().item() < 1e-12
+    assert keep.sum().item() == pytest.approx(1 - DIVERGENCES["tv"].value(h, p).item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@given(pair=laws())
+def test_targets_never_fall_below_q_nor_bring_back_what_a_filter_removed(rule, pair):
+    p, q = pair
+    h = rule.target(p, q)
+    assert bool(((h >= q) & (h <= 1)).all())
+    assert bool((h[q == 0] == 0).all())
+
+
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(data=st.data())
+def test_recovery_has_positive_mass_on_tokens_of_positive_q(rule, dtype, data):
+    """A refusal always leaves something to draw, never NaN and never a token the verifier excludes."""
+    p, q = data.draw(laws(dtype=dtype))
+    h = rule.target(p, q)
+    n = data.draw(st.sampled_from(torch.arange(len(q)).tolist()))
+    if p[n] <= h[n] or q[n] == 1:
+        return
+    row = torch.tensor([n])
+    scale = rule.recovery_scale(p[None], q[None], q[row], h[row])
+    weights = recovery_weights(p[None], q[None], scale, row)[0]
+    assert torch.isfinite(weights).all()
+    assert weights.sum() > 0
+    assert bool((weights[q == 0] == 0).all())
+    assert weights[n] == 0
+
+
+@pytest.mark.parametrize("lossless", [Cactus(0.0), Cactus(0.0, solver="exact"), BoundedRatio(1.0), BoundedRatio(1.0, "shift")])
+def test_limits_are_lossless(lossless):
+    p, q = random_laws(3)
+    assert lossless.lossless
+    assert torch.equal(lossless.target(p, q), Lossless().target(p, q))
+    assert lossless.recovery_scale(p[None], q[None], q[:1], q[:1]).item() == pytest.approx(1.0)
+
+
+@given(pair=laws(), alpha=st.floats(1.0, 50.0))
+def test_bounded_ratio_emits_one_clipped_target_within_ln_alpha(pair, alpha):
+    """clip(p, beta q, alpha q) is a law, Theorem 1 emits it, and its KL from q is at most ln alpha."""
+    p, q = pair
+    beta = solve_beta(p[None], q[None], alpha)
+    assert 0.0 <= beta.item() <= 1.0
+    h = torch.maximum(torch.minimum(p, alpha * q), beta * q)
+    assert h.sum().item() == pytest.approx(1.0, abs=1e-12)
+    assert DIVERGENCES["kl"].value(h, q).item() <= math.log(alpha) + 1e-12
+    assert (h - p).clamp_min(0).sum().item() == pytest.approx((p - alpha * q).clamp_min(0).sum().item(), abs=1e-12)
+
+
+def test_beta_against_bisection():
+    for seed in range(50):
+        p, q = random_laws(seed, distance=2.0)
+        low, high = 0.0, 1.0
+        excess = (p - 1.5 * q).clamp_min(0).sum()
+        if excess == 0:  # nothing can be refused, and any small beta will do
+            continue
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if (middle * q - p).clamp_min(0).sum() < excess else (low, middle)
+        assert solve_beta(p[None], q[None], 1.5).item() == pytest.approx(high, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cactus(-0.1), r"delta is -0.1.*at least 0"),
+        (lambda: Cactus(math.nan), "delta is nan"),
+        (lambda: Cactus(0.1, solver="newton"), "'newton'.*second_order, exact"),
+        (lambda: Cactus(0.1, divergence="l2"), "'l2'.*kl"),
+        (lambda: BoundedRatio(0.99), r"alpha is 0.99.*at least 1"),
+        (lambda: BoundedRatio(math.inf), "alpha is inf"),
+        (lambda: BoundedRatio(2.0, recovery="none"), "'none'.*exact, shift"),
+    ],
+)
+def test_settings_out_of_range_are_refused_with_the_value(make, message):
+    with pytest.raises(InvalidParameter, match=message):
+        make()
+
+
+def test_registry_names_every_rule_with_its_guarantee_and_source():
+    assert list(RULES) == ["lossless", "cactus", "ratio"]
+    for rule in RULES.values():
+        assert rule.summary
+        assert rule.guarantee
+        assert rule.source

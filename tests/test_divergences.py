@@ -92,7 +92,9 @@ def test_no_budget_is_no_raise(name, q):
 @pytest.mark.parametrize("q", [0.05, 0.3, 0.6])
 def test_raises_agree_for_a_small_budget(name, q):
     q_n = torch.tensor([q], dtype=torch.float64)
-    second, exact = (f(q_n, 1e-6).item() - q for f in (DIVERGENCES[name].raise_second_order, DIVERGENCES[name].raise_exact))
+    second, exact = (
+        f(q_n, 1e-6).item() - q for f in (DIVERGENCES[name].raise_second_order, DIVERGENCES[name].raise_exact)
+    )
     assert second == pytest.approx(exact, rel=5e-3)
 
 

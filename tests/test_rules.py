@@ -65,7 +65,9 @@ def test_recovery_has_positive_mass_on_tokens_of_positive_q(rule, dtype, data):
     assert weights[n] == 0
 
 
-@pytest.mark.parametrize("lossless", [Cactus(0.0), Cactus(0.0, solver="exact"), BoundedRatio(1.0), BoundedRatio(1.0, "shift")])
+@pytest.mark.parametrize(
+    "lossless", [Cactus(0.0), Cactus(0.0, solver="exact"), BoundedRatio(1.0), BoundedRatio(1.0, "shift")]
+)
 def test_limits_are_lossless(lossless):
     p, q = random_laws(3)
     assert lossless.lossless

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cactus_decoding.errors import BrokenLogits, InvalidParameter
-from cactus_decoding.sampling import Purpose, SamplingParams, draw, probabilities, require_sound, uniforms
+from cactus_decoding.sampling import Purpose, RandomStream, SamplingParams, draw, probabilities, require_sound, uniforms
 from tests.tiny import chi_square_p, laws, logit
 
 row_of_logits = st.lists(logit, min_size=2, max_size=12).map(lambda xs: torch.tensor(xs, dtype=torch.float64))
@@ -46,8 +46,11 @@ def test_filters_follow_their_documented_order(logits, params):
     found = probabilities(logits, params)
     near_a_border = (found - torch.tensor(expected)).abs().max() > 1e-9
     if near_a_border:  # a sum that meets top_p, or a ratio that meets min_p, to the last bit may fall on either side
-        nudged = [SamplingParams(params.temperature, params.top_k, min(1.0, params.top_p * a), min(1.0, params.min_p * b))
-                  for a in (1 - 1e-12, 1 + 1e-12) for b in (1 - 1e-12, 1 + 1e-12)]
+        nudged = [
+            SamplingParams(params.temperature, params.top_k, min(1.0, params.top_p * a), min(1.0, params.min_p * b))
+            for a in (1 - 1e-12, 1 + 1e-12)
+            for b in (1 - 1e-12, 1 + 1e-12)
+        ]
         assert any(found.tolist() == pytest.approx(by_definition(logits.tolist(), other), abs=1e-9) for other in nudged)
 
 
@@ -114,6 +117,12 @@ def test_randomness_depends_on_seed_request_position_and_purpose_alone():
     assert all(not torch.isin(other, whole).any() for other in others)
     assert whole.unique().numel() == whole.numel()
     assert bool(((whole >= 0) & (whole < 1)).all())
+
+
+def test_a_stream_gives_the_same_numbers_in_any_order():
+    stream = RandomStream(7, 3)
+    for position, count in [(0, 5), (3, 6), (200, 9), (1, 300), (64, 64)]:
+        assert torch.equal(stream.at(position, count), uniforms(7, 3, position, count))
 
 
 def test_randomness_is_the_same_on_every_machine():

@@ -41,8 +41,16 @@ def pairs():
     yield "p is cut", cut / cut.sum(), q
     yield "two tokens", torch.tensor([0.9, 0.1], dtype=torch.float64), torch.tensor([0.3, 0.7], dtype=torch.float64)
     yield "disjoint", torch.tensor([1.0, 0, 0], dtype=torch.float64), torch.tensor([0, 0.25, 0.75], dtype=torch.float64)
-    yield "one-hot p", torch.tensor([0, 1.0, 0], dtype=torch.float64), torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
-    yield "one-hot q", torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64), torch.tensor([0, 1.0, 0], dtype=torch.float64)
+    yield (
+        "one-hot p",
+        torch.tensor([0, 1.0, 0], dtype=torch.float64),
+        torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64),
+    )
+    yield (
+        "one-hot q",
+        torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64),
+        torch.tensor([0, 1.0, 0], dtype=torch.float64),
+    )
 
 
 PAIRS = {name: (p, q) for name, p, q in pairs()}
@@ -90,7 +98,9 @@ def test_a_batch_equals_its_rows_one_by_one(rule, block):
     together = verify(draft, p, q, rule, u, u_emit, lengths)
     for row, length in enumerate(lengths.tolist()):
         one = slice(row, row + 1)
-        alone = verify(draft[one, :length], p[one, :length], q[one, : length + 1], rule, u[one, :length], u_emit[one, : length + 1])
+        alone = verify(
+            draft[one, :length], p[one, :length], q[one, : length + 1], rule, u[one, :length], u_emit[one, : length + 1]
+        )
         assert alone.emitted.item() == together.emitted[row].item()
         assert alone.kept.item() == together.kept[row].item()
         assert alone.bonus.item() == together.bonus[row].item()
@@ -131,7 +141,9 @@ def test_no_draft_is_plain_sampling():
     assert (found.emitted.item(), found.bonus.item(), found.kept.item()) == (0, True, 0)
 
 
-@pytest.mark.parametrize("rule", [Lossless(), Cactus(0.5), Cactus(0.5, "exact"), BoundedRatio(2.0), BoundedRatio(2.0, "shift")])
+@pytest.mark.parametrize(
+    "rule", [Lossless(), Cactus(0.5), Cactus(0.5, "exact"), BoundedRatio(2.0), BoundedRatio(2.0, "shift")]
+)
 @settings(max_examples=50)
 @given(pair=laws(dtype=torch.float32, least=2, most=20), u=st.floats(0, 1 - 2**-52))
 def test_float32_edges_always_emit_a_possible_token(rule, pair, u):

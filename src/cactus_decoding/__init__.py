@@ -5,17 +5,35 @@
     pair = cactus.load_pair("abacus")
     out = pair.generate("Tom has 5 apples. He buys 7 more. How many apples does he have?", rule=cactus.Cactus(0.25))
     print(out.text, out.stats.tokens_per_call)
+
+The names below are imported when they are first used, since torch and transformers take seconds to import.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-from cactus_decoding.errors import CactusError
-from cactus_decoding.generation.loading import load_pair
-from cactus_decoding.generation.pair import Output, Pair, Stream
-from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless, Rule
-from cactus_decoding.sampling import SamplingParams
+import importlib
+from typing import TYPE_CHECKING
 
-__version__ = version("cactus-decoding")
+if TYPE_CHECKING:
+    from cactus_decoding.errors import CactusError
+    from cactus_decoding.generation.loading import load_pair
+    from cactus_decoding.generation.pair import Output, Pair, Stream
+    from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless, Rule
+    from cactus_decoding.sampling import SamplingParams
+
+_HOMES = {
+    "CactusError": "errors",
+    "load_pair": "generation.loading",
+    "Output": "generation.pair",
+    "Pair": "generation.pair",
+    "Stream": "generation.pair",
+    "RULES": "rules",
+    "BoundedRatio": "rules",
+    "Cactus": "rules",
+    "Lossless": "rules",
+    "Rule": "rules",
+    "SamplingParams": "sampling",
+}
 
 __all__ = [
     "RULES",
@@ -28,6 +46,15 @@ __all__ = [
     "Rule",
     "SamplingParams",
     "Stream",
-    "__version__",
     "load_pair",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

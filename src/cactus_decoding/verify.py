@@ -83,15 +83,15 @@ def verify(
     h_n = rule.target(p_n, q_n)
     needed = u * p_n
     places = torch.arange(m, device=draft.device)
-    present = places < (torch.full((batch, 1), m, device=draft.device) if lengths is None else lengths.unsqueeze(-1))
-    keep = (needed < h_n) & present
+    lengths = torch.full((batch,), m, device=draft.device) if lengths is None else lengths
+    keep = (needed < h_n) & (places < lengths.unsqueeze(-1))
     kept = keep.cumprod(-1).sum(-1)
-    bonus = kept == present.sum(-1)
+    bonus = kept == lengths
     emitted = _emit(draft, p, q, rule, kept, bonus, (q_n, h_n), u_emit)
-    verdict = torch.where(needed < q_n, int(Verdict.KEPT), int(Verdict.RELAXED))
-    verdict = torch.where(places == kept.unsqueeze(-1), int(Verdict.REFUSED), verdict)
-    verdict = torch.where(places > kept.unsqueeze(-1), int(Verdict.UNEXAMINED), verdict)
-    verdict = torch.where(present, verdict, int(Verdict.ABSENT)).to(torch.int8)
+    verdict = (needed >= q_n).to(torch.int8)  # KEPT or RELAXED
+    verdict.masked_fill_(places == kept.unsqueeze(-1), int(Verdict.REFUSED))
+    verdict.masked_fill_(places > kept.unsqueeze(-1), int(Verdict.UNEXAMINED))
+    verdict.masked_fill_(places >= lengths.unsqueeze(-1), int(Verdict.ABSENT))
     return Verdicts(draft, p_n, q_n, h_n, u, verdict, kept, emitted, bonus)
 
 

@@ -22,8 +22,9 @@ class Proposal:
 class DraftSession(Protocol):
     """The drafting side of one sequence."""
 
-    seconds: float
-    """Time spent in the drafter's forward so far."""
+    @property
+    def seconds(self) -> float:
+        """Time spent in the drafter's forward so far."""
 
     def propose(self, settled: Sequence[int], count: int, u: Tensor) -> Proposal:
         """Draft at most ``count`` ids (fewer, even none, where it cannot) to follow ``settled``.

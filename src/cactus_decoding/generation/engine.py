@@ -7,7 +7,6 @@ alone: the prompt itself rides in the first call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,7 @@ from cactus_decoding.generation.events import Event, event_of
 from cactus_decoding.generation.stops import Stops
 from cactus_decoding.models.base import CachedSequence, Model
 from cactus_decoding.rules.base import Rule
-from cactus_decoding.sampling import Purpose, SamplingParams, probabilities, uniforms
+from cactus_decoding.sampling import Purpose, RandomStream, SamplingParams, probabilities
 from cactus_decoding.verify import verify
 
 
@@ -35,13 +34,15 @@ class Request:
 
 
 class Decoding:
-    """One response in the making. Iterate over it for its events; it frees its caches when it ends or is closed."""
+    """One response in the making. Call `step` until `done`; the caches are freed then, or by `close` before."""
 
     def __init__(self, verifier: Model, drafter: Drafter | None, request: Request, stops: Stops) -> None:
         self.request = request
         self.stops = stops
         self.ids: list[int] = []
+        self._closed = False
         self._settled = list(request.prompt)
+        self._random = RandomStream(request.seed, request.number)
         self._device = verifier.device
         self._verifier: CachedSequence = verifier.open()
         self._drafter: DraftSession | None = drafter.open(request.params) if drafter else None
@@ -54,25 +55,24 @@ class Decoding:
     def drafter_seconds(self) -> float:
         return self._drafter.seconds if self._drafter else 0.0
 
-    def __iter__(self) -> Iterator[Event]:
-        try:
-            while self.stops.reason is None:
-                yield self._step()
-        finally:
-            self.close()
+    @property
+    def done(self) -> bool:
+        """Whether the response has ended or was closed."""
+        return self._closed or self.stops.reason is not None
 
     def close(self) -> None:
+        self._closed = True
         self._verifier.close()
         if self._drafter is not None:
             self._drafter.close()
 
     @torch.inference_mode()
-    def _step(self) -> Event:
+    def step(self) -> Event:
         """One verifier call. Emits between 1 and m + 1 ids, never more than are still wanted."""
         request = self.request
         position, before = len(self.ids), len(self._settled)
         room = min(request.m, request.max_new_tokens - position - 1)
-        numbers = uniforms(request.seed, request.number, position, room + 1).to(self._device)
+        numbers = self._random.at(position, room + 1).to(self._device)
         proposal = self._propose(room, numbers[Purpose.DRAFT])
         k = proposal.ids.shape[0]
         pending = torch.tensor(self._settled[self._verifier.length :], device=self._device)
@@ -88,6 +88,8 @@ class Decoding:
         kept = int(verdicts.kept)
         used = self._settle([*proposal.ids[:kept].tolist(), int(verdicts.emitted)])
         self._rewind(before + kept)
+        if self.done:
+            self.close()
         return event_of(verdicts, 0, position, k, used)
 
     def _propose(self, room: int, u: torch.Tensor) -> Proposal:

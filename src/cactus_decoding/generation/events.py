@@ -42,6 +42,11 @@ class Event:
         """Drafted tokens that stand in the text, relaxed ones included."""
         return sum(verdict in (Verdict.KEPT, Verdict.RELAXED) for verdict in self.verdicts)
 
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: verdicts and marks by their names."""
+        names = {name: getattr(self, name) for name in ("position", "draft", "p", "q", "h", "u", "emitted", "bonus")}
+        return names | {"verdicts": [verdict.name.lower() for verdict in self.verdicts]}
+
     def tokens(self) -> list[tuple[int, Mark]]:
         """The ids this step added to the text, each with how it came about."""
         marks = {Verdict.KEPT: Mark.KEPT, Verdict.RELAXED: Mark.RELAXED}

@@ -50,7 +50,9 @@ def load_pair(
     vocabulary = vocabulary_of(tokenizer) if tokenizer else Vocabulary(_rows(module))
     verifier = TransformersModel(module, _name(model, "verifier"), vocabulary)
     require_rewind(verifier)
-    return Pair(verifier, _drafter(draft or ABACUS, verifier, tokenizer, dtype, device), tokenizer, _eos(module, tokenizer))
+    return Pair(
+        verifier, _drafter(draft or ABACUS, verifier, tokenizer, dtype, device), tokenizer, _eos(module, tokenizer)
+    )
 
 
 def _drafter(

@@ -130,6 +130,12 @@ class Pair:
         request = Request(ids, rule, m, params, cap, seed)
         return Stream(Decoding(self.verifier, self.drafter if speculate else None, request, stops))
 
+    def text_of(self, token: int) -> str:
+        """What one id reads as by itself; a piece of a character reads as the replacement sign."""
+        if self.tokenizer is None:
+            raise InvalidParameter("this pair has no tokenizer, so its ids have no text. Pass tokenizer= to load_pair.")
+        return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
+
     def _cap(self, prompt_length: int, max_new_tokens: int | None) -> int:
         room = self.verifier.context - prompt_length
         if room < 1:
@@ -152,39 +158,33 @@ class Pair:
         if "" in strings:
             raise InvalidParameter("a stop string is empty, which would end every response at once. Leave it out.")
         if strings and self.tokenizer is None:
-            raise InvalidParameter("stop strings need text, but this pair has no tokenizer. Pass tokenizer= to load_pair.")
+            raise InvalidParameter(
+                "stop strings need text, but this pair has no tokenizer. Pass tokenizer= to load_pair."
+            )
         return strings
 
 
-class Stream:
+class Stream(Iterator[str]):
     """Iterate for the pieces of text; `events` and, at the end, `output` tell the rest.
 
-    Leaving the iteration early, or `close`, frees the caches at once.
+    No piece ends inside a character or may still turn out to begin a stop string. Iteration may pause and go on;
+    `close` ends it early and frees the caches at once.
     """
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
-        self._steps = iter(decoding)
         self._seconds = 0.0
         self.events: list[Event] = []
 
-    def __iter__(self) -> Iterator[str]:
-        """Pieces as they are finished; none ends inside a character or may still become a stop string."""
-        try:
-            while self._advance():
-                piece = self._decoding.stops.take_piece()
-                if piece:
-                    yield piece
-        finally:
-            self.close()
-
-    def _advance(self) -> bool:
-        began = time.perf_counter()
-        event = next(self._steps, None)
-        self._seconds += time.perf_counter() - began
-        if event is not None:
-            self.events.append(event)
-        return event is not None
+    def __next__(self) -> str:
+        while not self._decoding.done:
+            began = time.perf_counter()
+            self.events.append(self._decoding.step())
+            piece = self._decoding.stops.take_piece()
+            self._seconds += time.perf_counter() - began
+            if piece:
+                return piece
+        raise StopIteration
 
     def close(self) -> None:
         self._decoding.close()
@@ -199,9 +199,7 @@ class Stream:
             text=decoding.stops.text,
             ids=tuple(decoding.ids),
             finish_reason=decoding.stops.reason,
-            stats=statistics_of(
-                self.events, self._seconds, decoding.verifier_seconds, decoding.drafter_seconds
-            ),
+            stats=statistics_of(self.events, self._seconds, decoding.verifier_seconds, decoding.drafter_seconds),
             events=tuple(self.events),
             prompt_ids=decoding.request.prompt,
             seed=decoding.request.seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -28,7 +28,7 @@ def encode_prompt(
     elif isinstance(prompt, str) or any(isinstance(part, Mapping) for part in prompt):
         ids = _encode_text(prompt, _required(tokenizer), chat)
     else:
-        ids = [int(i) for i in prompt]  # type: ignore[call-overload]
+        ids = [int(cast(int, i)) for i in prompt]
     if not ids:
         raise InvalidPrompt("the prompt is empty, and the verifier needs at least one token to continue. Give a text.")
     strangers = vocabulary.strangers(ids)
@@ -42,7 +42,9 @@ def encode_prompt(
 
 def _required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
     if tokenizer is None:
-        raise InvalidPrompt("this pair has no tokenizer, so a prompt must be ids. Pass tokenizer= to load_pair for text.")
+        raise InvalidPrompt(
+            "this pair has no tokenizer, so a prompt must be ids. Pass tokenizer= to load_pair for text."
+        )
     return tokenizer
 
 
@@ -53,10 +55,14 @@ def _encode_text(prompt: Any, tokenizer: PreTrainedTokenizerBase, chat: bool | N
     templated = chat if chat is not None else (not text or bool(tokenizer.chat_template))
     if not templated:
         if not text:
-            raise InvalidParameter("chat is False, but the prompt is a list of messages. Give a text, or leave chat out.")
+            raise InvalidParameter(
+                "chat is False, but the prompt is a list of messages. Give a text, or leave chat out."
+            )
         return list(tokenizer.encode(prompt))
     if not tokenizer.chat_template:
-        raise InvalidPrompt("the prompt is a chat, but this tokenizer has no chat template. Give a text with chat=False.")
+        raise InvalidPrompt(
+            "the prompt is a chat, but this tokenizer has no chat template. Give a text with chat=False."
+        )
     messages = [{"role": "user", "content": prompt}] if text else [dict(message) for message in prompt]
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-    return [int(i) for i in ids]
+    return [int(i) for i in cast(list[int], ids)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isnan
 
 from cactus_decoding.generation.events import Event
 from cactus_decoding.verify import Verdict
@@ -71,7 +72,7 @@ class Statistics:
         counts = {name: getattr(self, name) for name in self.__slots__}
         figures = ("acceptance", "relaxed_share", "accepted_length", "tokens_per_call", "tokens_per_second")
         ratios = {name: getattr(self, name) for name in figures}
-        return counts | {name: (value if value == value else None) for name, value in ratios.items()}
+        return counts | {name: (None if isnan(value) else value) for name, value in ratios.items()}
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -15,7 +15,7 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+        self._core = getattr(tokenizer, "backend_tokenizer", None) or _Slow(tokenizer)
         self._ids: list[int] = []  # the last finished piece, for the spacing of what follows, and what is held back
         self._finished = 0  # how many of them are in the text already
 
@@ -37,4 +37,16 @@ class Detokenizer:
         return self._decode(self._ids)[len(self._decode(self._ids[: self._finished])) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(self._core.decode(ids, skip_special_tokens=True))
+
+
+class _Slow:
+    """A tokenizer without a Rust core, behind the same call."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return str(
+            self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+        )

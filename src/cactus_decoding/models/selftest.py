@@ -26,7 +26,7 @@ def require_rewind(model: Model) -> None:
     """
     size = model.vocabulary.size
     ids = (torch.arange(_KEPT + _RIGHT + _WRONG, device=model.device) * 7919 + 5) % size
-    kept, right, wrong = ids.split([_KEPT, _RIGHT, _WRONG])
+    kept, right, wrong = ids[:_KEPT], ids[_KEPT : _KEPT + _RIGHT], ids[_KEPT + _RIGHT :]
     straight, astray = model.open(), model.open()
     try:
         straight.extend(kept, 1)
@@ -44,8 +44,8 @@ def _lead_astray(model: Model, sequence: CachedSequence, wrong: Tensor) -> None:
     try:
         sequence.extend(wrong, 1)
         sequence.rewind(_KEPT)
-        for single in wrong.split(1):
-            sequence.extend(single, 1)
+        for i in range(_WRONG):
+            sequence.extend(wrong[i : i + 1], 1)
         sequence.rewind(_KEPT)
     except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
         raise ModelRefused(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
 
 from cactus_decoding.errors import InvalidParameter, MissingExtra, ModelRefused
@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 30  # context of a model that states none
 class TransformersModel:
     """A causal language model of transformers behind the four verbs of `models.base`."""
 
-    def __init__(self, module: nn.Module, name: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, module: Any, name: str, vocabulary: Vocabulary) -> None:
         self.module = module.eval()
         self.name = name
         self.vocabulary = vocabulary
@@ -54,11 +54,13 @@ class TransformersSequence:
 
     def __init__(self, model: TransformersModel) -> None:
         self._model = model
-        self._cache = model.new_cache()
+        self._cache: DynamicCache | None = model.new_cache()
         self.length = 0
         self.seconds = 0.0
 
     def extend(self, ids: Tensor, keep: int) -> Tensor:
+        if self._cache is None:
+            raise ModelRefused(f"this sequence of {self._model.name} is closed. Open a new one.")
         began = time.perf_counter()
         logits = self._model.logits(ids, self._cache, keep)
         self.length += ids.shape[0]
@@ -67,12 +69,12 @@ class TransformersSequence:
 
     def rewind(self, length: int) -> None:
         surplus = self.length - length
-        if surplus > 0:
+        if self._cache is not None and surplus > 0:
             self._cache.crop(-surplus)
             self.length = length
 
     def close(self) -> None:
-        self._cache = self._model.new_cache()
+        self._cache = None
         self.length = 0
 
 
@@ -82,13 +84,13 @@ def _context_limit(config: Any) -> int:
     Behind its window a sliding cache has dropped what a rewind would need.
     """
     text = config.get_text_config()
-    limit = getattr(text, "max_position_embeddings", None) or _NO_LIMIT
+    limit = int(getattr(text, "max_position_embeddings", None) or _NO_LIMIT)
     layers = getattr(DynamicCache(config=config), "layers", [])
     windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]
-    return min([limit, *(window - 1 for window in windows)])
+    return min([limit, *(int(window) - 1 for window in windows)])
 
 
-def load_module(source: str, dtype: str | None, device: str | None) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+def load_module(source: str, dtype: str | None, device: str | None) -> tuple[Any, PreTrainedTokenizerBase]:
     """Weights and tokenizer of a hub id, a local folder or a ``.gguf`` file.
 
     Args:
@@ -101,14 +103,15 @@ def load_module(source: str, dtype: str | None, device: str | None) -> tuple[nn.
     wanted = DTYPES[dtype] if dtype else (torch.float32 if device == "cpu" else "auto")
     place, options = _locate(source)
     try:
-        module = AutoModelForCausalLM.from_pretrained(place, dtype=wanted, **options)
+        module: Any = AutoModelForCausalLM.from_pretrained(place, dtype=wanted, **options)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
     except (OSError, ValueError) as error:
         raise ModelRefused(
             f"cannot load {source!r}: {error}\nGive a hub id, a folder that holds config.json, weights and a "
             "tokenizer, or a .gguf file."
         ) from error
-    return module.to(device), tokenizer
+    module.to(device)
+    return module, tokenizer
 
 
 def _locate(source: str) -> tuple[str, dict[str, str]]:

@@ -1,0 +1,34 @@
+# `make demo` and `make test` do everything themselves on a fresh machine: a venv in .venv, the pinned install, the job.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint bench pair clean
+
+demo: $(READY)
+	$(BIN)/cactus demo
+
+test: $(READY)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The engine against transformers' own assisted generation, on the pair that ships with the package.
+bench: $(READY)
+	$(BIN)/python benchmarks/step.py
+
+# Trains the Abacus pair from nothing, in under an hour on two cores.
+pair: $(READY)
+	$(BIN)/python -m training
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,5 @@
+"""The command ``cactus``: parse, call, print."""
+
+from cactus_decoding.cli.app import main
+
+__all__ = ["main"]

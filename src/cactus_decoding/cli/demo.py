@@ -1,0 +1,141 @@
+"""``cactus demo``: constrained acceptance at work on the pair that ships with the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cactus_decoding.cli import options as opt
+from cactus_decoding.cli.app import app
+from cactus_decoding.cli.console import figure, out, print_json, progress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cactus_decoding.embedded.problems import Problem
+    from cactus_decoding.generation.pair import Output, Pair
+    from cactus_decoding.generation.statistics import Statistics
+    from cactus_decoding.rules import Rule
+
+Answers = dict[str, list["Output"]]  # by way, in the order of the problems
+
+RELAXED_MEANS = (
+    "relaxed: share of examined tokens that were kept only thanks to the rule; it estimates, without bias, how often\n"
+    "an examined token is another one than the verifier alone would have written (total variation)."
+)
+
+
+@app.command()
+def demo(
+    problems: Annotated[int, typer.Option(min=1, help="How many problems to solve.")] = 12,
+    delta: Annotated[float, typer.Option(help="Budget of Cactus, nats per drafted token.")] = 0.5,
+    alpha: Annotated[float, typer.Option(help="Bound of the bounded ratio.")] = 3.0,
+    m: opt.DraftLength = 5,
+    temperature: opt.Temperature = 1.0,
+    seed: Annotated[int, typer.Option(help="Which problems, and which random numbers.")] = 1,
+    threads: opt.Threads = 1,
+    as_json: opt.Json = False,
+) -> None:
+    """Solve word problems four ways: verifier alone, lossless, Cactus, bounded ratio. Then show one token by token."""
+    from cactus_decoding.cli.loading import load
+    from cactus_decoding.embedded.problems import make_problems
+    from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+
+    ways: dict[str, Rule | None] = {
+        "verifier alone": None,
+        "lossless": Lossless(),
+        f"cactus, delta {delta:g}": Cactus(delta),
+        f"bounded ratio, alpha {alpha:g}": BoundedRatio(alpha),
+    }
+    pair = load("abacus", None, None, None, threads)
+    tasks = make_problems(problems, seed)
+    answers = _solve(pair, tasks, ways, m, temperature, seed)
+    if as_json:
+        print_json(_document(tasks, answers))
+        return
+    out.print(_table(tasks, answers))
+    out.print(f"{RELAXED_MEANS}\n", soft_wrap=True)
+    _show_one(pair, tasks, answers[f"cactus, delta {delta:g}"], m)
+
+
+def _solve(
+    pair: Pair, tasks: list[Problem], ways: dict[str, Rule | None], m: int, temperature: float, seed: int
+) -> Answers:
+    """Problem by problem, all ways in turn, so that a busy moment of the machine slows them alike."""
+    answers: Answers = {way: [] for way in ways}
+    pair.generate(tasks[0].question, seed=0, max_new_tokens=16)  # the first forward is slow and counts for nobody
+    with progress() as bar:
+        step = bar.add_task("solving", total=len(tasks) * len(ways))
+        for number, task in enumerate(tasks):
+            for way, rule in ways.items():
+                answers[way].append(
+                    pair.generate(
+                        task.question,
+                        rule=rule,
+                        m=m,
+                        temperature=temperature,
+                        seed=seed * 1000 + number,
+                        speculate=rule is not None,
+                    )
+                )
+                bar.advance(step)
+    return answers
+
+
+def _right(tasks: list[Problem], outputs: list[Output]) -> int:
+    from cactus_decoding.embedded.problems import is_correct
+
+    return sum(is_correct(output.text, task) for task, output in zip(tasks, outputs))
+
+
+def _totals(answers: Answers) -> dict[str, Statistics]:
+    from cactus_decoding.generation.statistics import total
+
+    return {way: total(output.stats for output in outputs) for way, outputs in answers.items()}
+
+
+def _table(tasks: list[Problem], answers: Answers) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"{len(tasks)} word problems, the Abacus pair")
+    table.add_column("")
+    for heading in ("right answers", "tokens per call", "AL", "acceptance", "relaxed", "tokens/s", "speed"):
+        table.add_column(heading, justify="right")
+    totals = _totals(answers)
+    alone = next(iter(totals.values())).tokens_per_second
+    for way, stats in totals.items():
+        table.add_row(
+            way,
+            f"{_right(tasks, answers[way])} of {len(tasks)}",
+            figure(stats.tokens_per_call),
+            figure(stats.accepted_length if stats.drafted else float("nan")),
+            figure(stats.acceptance),
+            figure(stats.relaxed_share, 3),
+            figure(stats.tokens_per_second, 0),
+            f"{figure(stats.tokens_per_second / alone)}x",
+        )
+    table.caption = "AL: drafted tokens accepted per verifier call. speed: tokens/s over that of the verifier alone."
+    return table
+
+
+def _show_one(pair: Pair, tasks: list[Problem], outputs: list[Output], m: int) -> None:
+    """The first right answer (or the first one) token by token."""
+    from cactus_decoding.cli.tokens import legend, painted
+    from cactus_decoding.embedded.problems import is_correct
+
+    right = [i for i, task in enumerate(tasks) if is_correct(outputs[i].text, task)]
+    shown = right[0] if right else 0
+    stats = outputs[shown].stats
+    out.print(f"[bold]{tasks[shown].question}[/bold]", soft_wrap=True)
+    out.print(painted(outputs[shown].events, pair), soft_wrap=True)
+    out.print(f"\n{stats.tokens} tokens in {stats.verifier_calls} verifier calls, {m} drafted per call")
+    out.print(legend())
+
+
+def _document(tasks: list[Problem], answers: Answers) -> dict[str, Any]:
+    totals = _totals(answers)
+    return {
+        "problems": len(tasks),
+        "ways": {way: {"right": _right(tasks, outputs), **totals[way].to_dict()} for way, outputs in answers.items()},
+    }

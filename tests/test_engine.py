@@ -1,0 +1,305 @@
+"""What a user meets: seeds, stops, caps, greedy decoding, streams, counts, and clear errors."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cactus_decoding.errors import BrokenLogits, InvalidParameter, InvalidPrompt
+from cactus_decoding.generation.events import Mark
+from cactus_decoding.generation.loading import load_pair
+from cactus_decoding.generation.text import Detokenizer
+from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+from cactus_decoding.verify import Verdict
+from tests.tiny import byte_tokenizer, tiny_model
+
+PROMPT = [3, 1, 4]
+RULES = [Lossless(), Cactus(0.5), BoundedRatio(2.0), BoundedRatio(2.0, "shift")]
+
+
+@pytest.fixture(scope="module")
+def text_pair():
+    """Random models over bytes: any character may come, in any order, and half characters too."""
+    tokenizer = byte_tokenizer()
+    verifier = tiny_model(0, layers=1, vocabulary=len(tokenizer))
+    return load_pair(verifier, tiny_model(1, hidden=8, layers=1, vocabulary=len(tokenizer)), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+def test_greedy_equals_transformers_own_greedy(m):
+    verifier, drafter = tiny_model(0, vocabulary=64), tiny_model(1, hidden=8, layers=1, vocabulary=64)
+    expected = verifier.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=60)[0, len(PROMPT) :].tolist()
+    for draft in (drafter, "prompt-lookup"):
+        out = load_pair(verifier, draft).generate(PROMPT, m=m, max_new_tokens=60, temperature=0)
+        assert list(out.ids) == expected
+
+
+def test_greedy_abacus_equals_transformers_own_greedy(abacus):
+    question = "Tom has 5 apples. He buys 7 more apples. How many apples does Tom have now?"
+    for m in (1, 4, 8):
+        out = abacus.generate(question, m=m, temperature=0)
+        ids = torch.tensor([out.prompt_ids])
+        expected = abacus.verifier.module.generate(ids, do_sample=False, max_new_tokens=256)[0, ids.shape[1] :].tolist()
+        assert list(out.ids) == expected
+
+
+def test_a_budget_at_temperature_zero_warns_once_that_it_does_nothing(tiny_pair):
+    with pytest.warns(UserWarning, match="does nothing at temperature 0") as caught:
+        out = tiny_pair.generate(PROMPT, rule=Cactus(0.5), temperature=0, max_new_tokens=30)
+    assert len(caught) == 1
+    assert out.ids == tiny_pair.generate(PROMPT, temperature=0, max_new_tokens=30).ids
+
+
+def test_lossless_settings_do_not_warn(tiny_pair):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tiny_pair.generate(PROMPT, rule=Cactus(0.0), temperature=0, max_new_tokens=5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_same_seed_same_text_and_other_seed_other_text(tiny_pair, rule):
+    texts = [tiny_pair.generate(PROMPT, rule=rule, seed=seed, max_new_tokens=20).ids for seed in range(20)]
+    again = [tiny_pair.generate(PROMPT, rule=rule, seed=seed, max_new_tokens=20).ids for seed in range(20)]
+    assert texts == again
+    assert len(set(texts)) == 20
+
+
+def test_without_a_seed_a_fresh_one_is_drawn_and_reported(tiny_pair):
+    first, second = (tiny_pair.generate(PROMPT, max_new_tokens=20) for _ in range(2))
+    assert first.seed != second.seed
+    assert tiny_pair.generate(PROMPT, max_new_tokens=20, seed=first.seed).ids == first.ids
+
+
+def test_two_streams_at_a_time_do_not_disturb_each_other(text_pair):
+    alone = [text_pair.generate("ab", seed=seed, max_new_tokens=30).text for seed in (1, 2)]
+    streams = [text_pair.stream("ab", seed=seed, max_new_tokens=30) for seed in (1, 2)]
+    for _ in zip(*streams):  # leaves the longer one paused
+        pass
+    for stream in streams:
+        for _ in stream:
+            pass
+    assert [stream.output.text for stream in streams] == alone
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 12),
+    cap=st.integers(1, 25),
+    seed=st.integers(0, 10**6),
+    rule=st.sampled_from(RULES),
+    eos=st.sets(st.integers(0, 7), max_size=2),
+)
+def test_every_draft_has_one_verdict_and_every_token_one_mark(tiny_pair, m, cap, seed, rule, eos):
+    tiny_pair.eos, before = frozenset(eos), tiny_pair.eos
+    try:
+        out = tiny_pair.generate(PROMPT, rule=rule, m=m, max_new_tokens=cap, seed=seed)
+    finally:
+        tiny_pair.eos = before
+    stats = out.stats
+    assert stats.drafted == stats.kept + stats.relaxed + stats.refused + stats.unexamined + stats.ignored
+    assert stats.tokens == len(out.ids) == stats.accepted + stats.recovered + stats.bonus <= cap
+    assert [token for event in out.events for token, _ in event.tokens()] == list(out.ids)
+    assert all(token not in eos for token in out.ids[:-1])
+    assert out.finish_reason == ("eos" if out.ids[-1] in eos else "length")
+    assert stats.verifier_calls == len(out.events)
+    for event in out.events:
+        assert out.ids[event.position] == event.tokens()[0][0]
+        assert len(event.draft) <= m
+        for verdict, p, q, h, u in zip(event.verdicts, event.p, event.q, event.h, event.u):
+            if verdict in (Verdict.KEPT, Verdict.RELAXED):
+                assert u * p < h
+                assert (u * p >= q) == (verdict is Verdict.RELAXED)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_end_inside_an_accepted_block_cuts_everything_behind_it(rule):
+    """Drafter = verifier: every draft is kept, so an end in the middle of a block is certain to occur."""
+    pair = load_pair(tiny_model(0), tiny_model(0))
+    middle = 0
+    for seed in range(40):
+        pair.eos = frozenset()
+        free = pair.generate(PROMPT, rule=rule, m=6, max_new_tokens=20, seed=seed)
+        pair.eos = frozenset({free.ids[9]})
+        end = free.ids.index(free.ids[9])
+        out = pair.generate(PROMPT, rule=rule, m=6, max_new_tokens=20, seed=seed)
+        assert out.ids == free.ids[: end + 1]
+        assert out.finish_reason == "eos"
+        assert out.stats.tokens == end + 1
+        if end % 7 != 6:
+            middle += 1
+            assert out.stats.ignored == 5 - end % 7
+            assert out.events[-1].emitted is None
+    assert middle > 10
+
+
+@pytest.mark.parametrize("cap", range(1, 16))
+@pytest.mark.parametrize("m", [1, 4, 20])
+def test_never_more_than_the_cap_and_never_fewer(tiny_pair, m, cap):
+    out = tiny_pair.generate(PROMPT, m=m, max_new_tokens=cap, seed=cap)
+    assert len(out.ids) == cap
+    assert out.finish_reason == "length"
+
+
+def test_end_of_text_at_the_cap_is_reported_as_such(tiny_pair):
+    last = tiny_pair.generate(PROMPT, seed=1, max_new_tokens=9).ids[-1]
+    tiny_pair.eos = frozenset({last})
+    try:
+        out = tiny_pair.generate(PROMPT, seed=1, max_new_tokens=9)
+    finally:
+        tiny_pair.eos = frozenset()
+    assert out.finish_reason == "eos"
+
+
+@pytest.mark.parametrize("m", [1, 3, 8])
+def test_a_stop_string_ends_text_ids_and_counts_at_one_token(text_pair, m):
+    free = text_pair.generate("ab", seed=4, m=m, max_new_tokens=60)
+    characters = [i for i in range(8, len(free.text) - 2) if free.text[i] not in free.text[:i]]
+    stop = free.text[characters[0] : characters[0] + 2]  # spans tokens
+    out = text_pair.generate("ab", seed=4, m=m, max_new_tokens=60, stop=["never there", stop])
+    assert out.text == free.text[: free.text.index(stop)]
+    assert out.finish_reason == "stop"
+    assert out.ids == free.ids[: len(out.ids)]
+    assert out.stats.tokens == len(out.ids) < 60
+    assert stop in text_pair.tokenizer.decode(out.ids)
+    assert stop not in text_pair.tokenizer.decode(out.ids[:-1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), m=st.integers(1, 9), stop=st.sampled_from([(), ("a",), ("xy", "\ufffd"), ("zzz",)]))
+def test_a_streams_pieces_join_to_the_whole_text(text_pair, seed, m, stop):
+    stream = text_pair.stream("ab", seed=seed, m=m, max_new_tokens=40, stop=stop)
+    pieces = list(stream)
+    assert (
+        "".join(pieces)
+        == stream.output.text
+        == text_pair.generate("ab", seed=seed, m=m, max_new_tokens=40, stop=stop).text
+    )
+    assert all(pieces)
+    if not stop:
+        assert stream.output.text == text_pair.tokenizer.decode(stream.output.ids)
+
+
+def test_pieces_never_end_inside_a_character():
+    text = "naïve 😀 Größe — 数学 "
+    tokenizer = byte_tokenizer()
+    detokenizer = Detokenizer(tokenizer)
+    pieces = [detokenizer.push(token) for token in tokenizer.encode(text)]
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert detokenizer.finish() == ""
+
+
+def test_leaving_a_stream_early_frees_its_caches(text_pair):
+    stream = text_pair.stream("ab", seed=1, max_new_tokens=50)
+    next(stream)
+    assert stream._decoding._verifier.length > 0
+    stream.close()
+    assert stream._decoding._verifier.length == 0
+    assert list(stream) == []
+    with pytest.raises(InvalidParameter, match="not finished"):
+        _ = stream.output
+
+
+def test_the_verifier_alone_takes_one_call_per_token(tiny_pair):
+    out = tiny_pair.generate(PROMPT, max_new_tokens=20, speculate=False, seed=2)
+    assert out.stats.verifier_calls == 20
+    assert out.stats.drafted == 0
+    assert {mark for event in out.events for _, mark in event.tokens()} == {Mark.BONUS}
+    assert math.isnan(out.stats.acceptance)
+    assert out.stats.to_dict()["acceptance"] is None
+
+
+def test_a_prompt_beyond_the_drafters_context_goes_on_without_drafts():
+    verifier, drafter = tiny_model(0, positions=128), tiny_model(1, layers=1, positions=32)
+    pair = load_pair(verifier, drafter)
+    prompt = [i % 8 for i in range(28)]
+    out = pair.generate(prompt, temperature=0, max_new_tokens=40, m=4)
+    plain = pair.generate(prompt, temperature=0, max_new_tokens=40, speculate=False)
+    assert out.ids == plain.ids
+    assert out.events[0].draft
+    assert not out.events[-1].draft
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_models_generate(dtype):
+    pair = load_pair(tiny_model(0).to(dtype), tiny_model(1, hidden=8, layers=1).to(dtype))
+    out = pair.generate(PROMPT, rule=Cactus(0.5), seed=1, max_new_tokens=30)
+    assert len(out.ids) == 30
+    assert all(0 <= token < 8 for token in out.ids)
+
+
+def test_nothing_of_probability_zero_is_ever_emitted(tiny_pair):
+    for seed in range(10):
+        out = tiny_pair.generate(PROMPT, rule=Cactus(1.0), top_k=3, seed=seed, max_new_tokens=40)
+        context = torch.tensor([[*PROMPT, *out.ids]])
+        logits = tiny_pair.verifier.module(context).logits[0, len(PROMPT) - 1 : -1]
+        ranks = (logits > logits.gather(-1, torch.tensor(out.ids)[:, None])).sum(-1)
+        assert int(ranks.max()) < 3
+
+
+class Poisoned:
+    """Makes a module's logits NaN from its ``after``-th forward on."""
+
+    def __init__(self, module, after):
+        self.calls, self.after = 0, after
+        module.register_forward_hook(self)
+
+    def __call__(self, module, args, output):
+        self.calls += 1
+        if self.calls > self.after:
+            output.logits = torch.full_like(output.logits, math.nan)
+        return output
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_nan_from_a_model_is_an_error_that_names_it(role):
+    modules = {"verifier": tiny_model(0), "drafter": tiny_model(1)}
+    pair = load_pair(modules["verifier"], modules["drafter"])
+    Poisoned(modules[role], after=5)
+    with pytest.raises(BrokenLogits, match=f"the {role} returned NaN"):
+        pair.generate(PROMPT, max_new_tokens=60, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"m": 0}, InvalidParameter, "m is 0.*at least 1"),
+        ({"m": 2.5}, InvalidParameter, "m is 2.5"),
+        ({"max_new_tokens": 0}, InvalidParameter, "max_new_tokens is 0"),
+        ({"max_new_tokens": 1000}, InvalidParameter, "room for 253 more of its 256"),
+        ({"temperature": -1}, InvalidParameter, "temperature is -1"),
+        ({"seed": -1}, InvalidParameter, "seed is -1"),
+        ({"stop": "x"}, InvalidParameter, "no tokenizer"),
+        ({"prompt": []}, InvalidPrompt, "empty"),
+        ({"prompt": [1, 8]}, InvalidPrompt, "id 8.*vocabulary of 8"),
+        ({"prompt": [1, -1]}, InvalidPrompt, "id -1"),
+        ({"prompt": [1] * 256}, InvalidPrompt, "256 tokens.*holds 256"),
+        ({"prompt": "hello"}, InvalidPrompt, "no tokenizer"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_is_generated(tiny_pair, options, error, message):
+    prompt = options.pop("prompt", PROMPT)
+    with pytest.raises(error, match=message):
+        tiny_pair.stream(prompt, **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "error", "message"),
+    [
+        ("", {}, InvalidPrompt, "empty"),
+        ("ab", {"chat": True}, InvalidPrompt, "no chat template"),
+        ([{"role": "user", "content": "ab"}], {"chat": False}, InvalidParameter, "list of messages"),
+        ("ab", {"stop": ["x", ""]}, InvalidParameter, "empty"),
+    ],
+)
+def test_bad_texts_are_refused(text_pair, prompt, options, error, message):
+    with pytest.raises(error, match=message):
+        text_pair.stream(prompt, **options)
+
+
+def test_unknown_options_are_refused(tiny_pair):
+    with pytest.raises(TypeError, match="temprature"):
+        tiny_pair.generate(PROMPT, temprature=0.5)

@@ -1,0 +1,124 @@
+"""Loading: the same-tokenizer check, padded vocabularies, the rewind self-test, folders and GGUF files."""
+
+import pytest
+import torch
+from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+
+import cactus_decoding as cactus
+from cactus_decoding.errors import BrokenLogits, InvalidParameter, ModelRefused, PairMismatch
+from cactus_decoding.models.base import Vocabulary
+from cactus_decoding.models.selftest import require_rewind
+from cactus_decoding.models.transformers import TransformersModel
+from tests.tiny import byte_tokenizer, tiny_model
+
+
+def saved(folder, tokenizer, seed=0, vocabulary=None, **config):
+    tiny_model(seed, vocabulary=vocabulary or len(tokenizer), **config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_local_folders_load_and_generate(tmp_path):
+    tokenizer = byte_tokenizer()
+    pair = cactus.load_pair(saved(tmp_path / "a", tokenizer), saved(tmp_path / "b", tokenizer, seed=1))
+    assert pair.generate("ab", max_new_tokens=5, seed=1).text
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bfloat16", torch.bfloat16)])
+def test_dtype_of_loaded_models(tmp_path, dtype, expected):
+    folder = saved(tmp_path, byte_tokenizer())
+    pair = cactus.load_pair(folder, folder, dtype=dtype)
+    assert next(pair.verifier.module.parameters()).dtype == expected
+    assert pair.generate("ab", max_new_tokens=5, seed=1).ids
+
+
+def test_padded_heads_are_the_same_vocabulary(tmp_path):
+    """More rows than tokens on one side: accepted, and a row without a token is never emitted."""
+    tokenizer = byte_tokenizer()
+    verifier = saved(tmp_path / "a", tokenizer, vocabulary=320)
+    drafter = saved(tmp_path / "b", tokenizer, seed=1, vocabulary=288)
+    pair = cactus.load_pair(verifier, drafter)
+    assert pair.verifier.vocabulary.size == 256
+    for seed in range(20):
+        out = pair.generate("ab", rule=cactus.Cactus(1.0), seed=seed, max_new_tokens=40)
+        assert max(out.ids) < 256
+
+
+def test_a_drafter_that_lacks_the_last_tokens_is_padded_with_probability_zero(tmp_path):
+    whole, short = byte_tokenizer(extra=["<|user|>", "<|end|>"]), byte_tokenizer()
+    pair = cactus.load_pair(saved(tmp_path / "a", whole), saved(tmp_path / "b", short, seed=1))
+    out = pair.generate("ab", seed=3, max_new_tokens=120, chat=False)
+    assert pair.drafter.model.vocabulary.strangers([256, 257]) == [256, 257]
+    assert all(token < 256 for event in out.events for token in event.draft)
+
+
+def test_ids_without_a_token_are_never_possible():
+    vocabulary = Vocabulary(6, missing=(2, 4))
+    law = vocabulary.fit(torch.zeros(1, 9)).softmax(-1)
+    assert law.shape == (1, 6)
+    assert law[0, [2, 4]].tolist() == [0, 0]
+    assert vocabulary.strangers([0, 2, 5, 6, -1]) == [2, 6, -1]
+
+
+def test_different_tokenizers_are_refused_with_the_first_difference(tmp_path):
+    ours, theirs = byte_tokenizer(extra=["<|user|>"]), byte_tokenizer(extra=["<|end|>"])
+    with pytest.raises(
+        PairMismatch, match=r"1 ids.*id 256 \('<\|user\|>' for the verifier, '<\|end\|>' for the drafter\)"
+    ):
+        cactus.load_pair(saved(tmp_path / "a", ours), saved(tmp_path / "b", theirs))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("no/such/folder", "cannot load 'no/such/folder'"), ("no.gguf", "no file")]
+)
+def test_what_cannot_be_loaded_is_named(source, message):
+    with pytest.raises(ModelRefused, match=message):
+        cactus.load_pair(source, "prompt-lookup")
+
+
+def test_settings_of_load_pair_are_checked(tmp_path):
+    with pytest.raises(InvalidParameter, match="draft is missing.*prompt-lookup"):
+        cactus.load_pair("some/model")
+    with pytest.raises(InvalidParameter, match="'int8'.*float32"):
+        cactus.load_pair(saved(tmp_path, byte_tokenizer()), "prompt-lookup", dtype="int8")
+
+
+def test_recurrent_models_are_refused_at_load():
+    module = MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    with pytest.raises(ModelRefused, match="MambaForCausalLM"):
+        cactus.load_pair(module, "prompt-lookup")
+
+
+def test_a_sliding_window_limits_the_context_to_what_can_be_rewound():
+    module = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=8, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, sliding_window=32, max_position_embeddings=128, eos_token_id=None,
+        )
+    ).eval()  # fmt: skip
+    pair = cactus.load_pair(module, "prompt-lookup")
+    assert pair.verifier.context == 31
+    out = pair.generate([1, 2, 1, 2], temperature=0, max_new_tokens=27)
+    expected = module.generate(torch.tensor([[1, 2, 1, 2]]), do_sample=False, max_new_tokens=27)[0, 4:].tolist()
+    assert list(out.ids) == expected
+
+
+def test_a_cache_that_only_pretends_to_rewind_is_found():
+    model = TransformersModel(tiny_model(0), "the verifier", Vocabulary(8))
+    real = model.new_cache
+
+    def forgetful():
+        cache = real()
+        cache.crop = lambda tokens: None
+        return cache
+
+    model.new_cache = forgetful
+    with pytest.raises(ModelRefused, match="does not come back to the same logits"):
+        require_rewind(model)
+
+
+def test_a_model_that_gives_nan_from_the_start_is_refused():
+    module = tiny_model(0)
+    module.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(BrokenLogits, match="NaN logits for its first few tokens.*float32"):
+        cactus.load_pair(module, "prompt-lookup")

@@ -1,14 +1,18 @@
 """Loading: the same-tokenizer check, padded vocabularies, the rewind self-test, folders and GGUF files."""
 
+import importlib.util
+
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 import cactus_decoding as cactus
-from cactus_decoding.errors import BrokenLogits, InvalidParameter, ModelRefused, PairMismatch
+from cactus_decoding.errors import BrokenLogits, InvalidParameter, MissingExtra, ModelRefused, PairMismatch
 from cactus_decoding.models.base import Vocabulary
 from cactus_decoding.models.selftest import require_rewind
 from cactus_decoding.models.transformers import TransformersModel
+from tests.gguf_file import write_gguf
 from tests.tiny import byte_tokenizer, tiny_model
 
 
@@ -122,3 +126,25 @@ def test_a_model_that_gives_nan_from_the_start_is_refused():
     module.lm_head.weight.data.fill_(float("nan"))
     with pytest.raises(BrokenLogits, match="NaN logits for its first few tokens.*float32"):
         cactus.load_pair(module, "prompt-lookup")
+
+
+def test_gguf_files_load_through_transformers(tmp_path):
+    """A real file, written here: same logits as the module it was made from, and a text from two such files."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens, merges = [*alphabet, "ab", "<end>"], ["a b"]
+    modules = [tiny_model(seed, vocabulary=len(tokens), hidden=32, layers=1) for seed in (0, 1)]
+    for name, module in zip("vd", modules):
+        write_gguf(tmp_path / f"{name}.gguf", module, tokens, merges, eos=len(tokens) - 1)
+    pair = cactus.load_pair(str(tmp_path / "v.gguf"), str(tmp_path / "d.gguf"))
+    ids = torch.tensor([[1, 2, 3, 256]])
+    assert torch.allclose(pair.verifier.module(ids).logits, modules[0](ids).logits, atol=1e-4)
+    out = pair.generate("abba", rule=cactus.Cactus(0.5), seed=1, max_new_tokens=20)
+    assert out.prompt_ids == (256, alphabet.index("b"), alphabet.index("a"))
+    assert out.stats.verifier_calls <= len(out.ids)
+
+
+def test_a_missing_extra_names_the_command_that_brings_it(tmp_path, monkeypatch):
+    (tmp_path / "x.gguf").touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r'pip install "cactus-decoding\[gguf\]"'):
+        cactus.load_pair(str(tmp_path / "x.gguf"), "prompt-lookup")

@@ -150,30 +150,21 @@ def summary(name: str, speeds: dict[str, list[float]], stats: dict[str, list]) -
 
 def print_table(figures: dict[str, dict], args: argparse.Namespace) -> None:
     table = Table(
-        title=f"m = {args.m}, T = {args.temperature}, float32, {args.threads} thread(s), {args.rounds} rounds"
+        title=f"m = {args.m}, T = {args.temperature}, float32, {args.threads} thread(s), {args.rounds} rounds",
+        caption="median over rounds (lowest to highest); outside: share of the time outside the two models' forwards",
     )
-    for heading in (
-        "",
-        "tokens/s",
-        "lowest to highest",
-        f"x {BASELINE}",
-        "lowest to highest",
-        "tokens/call",
-        "outside",
-    ):
-        table.add_column(heading, justify="right" if heading else "left")
+    table.add_column("", no_wrap=True)
+    for heading in ("tokens/s", "x assisted", "per call", "outside"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, row in figures.items():
         table.add_row(
             name,
-            f"{row['tokens_per_second']:.0f}",
-            f"{row['slowest_round']:.0f} to {row['fastest_round']:.0f}",
-            f"{row['ratio_to_assisted']:.2f}",
-            f"{row['ratio_lowest']:.2f} to {row['ratio_highest']:.2f}",
+            f"{row['tokens_per_second']:.0f} ({row['slowest_round']:.0f} to {row['fastest_round']:.0f})",
+            f"{row['ratio_to_assisted']:.2f} ({row['ratio_lowest']:.2f} to {row['ratio_highest']:.2f})",
             "-" if row["tokens_per_call"] is None else f"{row['tokens_per_call']:.2f}",
             "-" if row["share_outside_the_models"] is None else f"{row['share_outside_the_models']:.1%}",
         )
     Console().print(table)
-    print("outside: share of the time spent outside the two models' forwards")
 
 
 def environment() -> dict[str, str]:

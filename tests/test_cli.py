@@ -115,7 +115,7 @@ def test_rules_lists_what_each_guarantees(cactus_command):
 def test_demo_compares_four_ways_and_shows_one_solution(cactus_command):
     status, out, _ = cactus_command("demo", "--problems", "2")
     assert status == 0
-    for way in ("verifier alone", "lossless", "cactus", "bounded ratio"):
+    for way in ("verifier alone", "lossless", "cactus 0.5", "ratio 3"):
         assert way in out
     assert re.search(r"#### ?.?\d", out)
     assert "{bonus}" in out

@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 Answers = dict[str, list["Output"]]  # by way, in the order of the problems
 
-RELAXED_MEANS = (
-    "relaxed: share of examined tokens that were kept only thanks to the rule; it estimates, without bias, how often\n"
-    "an examined token is another one than the verifier alone would have written (total variation)."
-)
+MEANINGS = """\
+right     answers that are correct
+per call  tokens emitted per verifier call
+AL        drafted tokens accepted per verifier call
+accepted  share of the examined drafted tokens that were accepted
+relaxed   share of them accepted only thanks to the rule: in expectation, how much
+          of the text's law is not the verifier's (total variation per token)
+speed     tokens/s over those of the verifier alone
+"""
 
 
 @app.command()
@@ -45,8 +50,8 @@ def demo(
     ways: dict[str, Rule | None] = {
         "verifier alone": None,
         "lossless": Lossless(),
-        f"cactus, delta {delta:g}": Cactus(delta),
-        f"bounded ratio, alpha {alpha:g}": BoundedRatio(alpha),
+        f"cactus {delta:g}": Cactus(delta),
+        f"ratio {alpha:g}": BoundedRatio(alpha),
     }
     pair = load("abacus", None, None, None, threads)
     tasks = make_problems(problems, seed)
@@ -55,8 +60,8 @@ def demo(
         print_json(_document(tasks, answers))
         return
     out.print(_table(tasks, answers))
-    out.print(f"{RELAXED_MEANS}\n", soft_wrap=True)
-    _show_one(pair, tasks, answers[f"cactus, delta {delta:g}"], m)
+    out.print(MEANINGS, soft_wrap=True)
+    _show_one(pair, tasks, answers[f"cactus {delta:g}"], m)
 
 
 def _solve(
@@ -96,12 +101,15 @@ def _totals(answers: Answers) -> dict[str, Statistics]:
 
 
 def _table(tasks: list[Problem], answers: Answers) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(title=f"{len(tasks)} word problems, the Abacus pair")
-    table.add_column("")
-    for heading in ("right answers", "tokens per call", "AL", "acceptance", "relaxed", "tokens/s", "speed"):
-        table.add_column(heading, justify="right")
+    table = Table(
+        title=f"{len(tasks)} word problems, the Abacus pair", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+    )
+    table.add_column("", no_wrap=True)
+    for heading in ("right", "per call", "AL", "accepted", "relaxed", "tokens/s", "speed"):
+        table.add_column(heading, justify="right", no_wrap=True)
     totals = _totals(answers)
     alone = next(iter(totals.values())).tokens_per_second
     for way, stats in totals.items():
@@ -115,7 +123,6 @@ def _table(tasks: list[Problem], answers: Answers) -> Table:
             figure(stats.tokens_per_second, 0),
             f"{figure(stats.tokens_per_second / alone)}x",
         )
-    table.caption = "AL: drafted tokens accepted per verifier call. speed: tokens/s over that of the verifier alone."
     return table
 
 

@@ -28,14 +28,19 @@ def painted(events: Iterable[Event], pair: Pair) -> Text:
     text = Text()
     for event in events:
         for token, mark in event.tokens():
-            before, after, style = STYLES[mark]
-            word = pair.text_of(token)
-            bare = word.strip() or word.replace("\n", "⏎")
-            lead, _, tail = word.partition(word.strip()) if word.strip() else ("", "", "\n" if "\n" in word else "")
-            text.append(lead)
-            text.append(f"{before}{bare}{after}", style=style)
-            text.append(tail)
+            if token not in pair.eos:
+                word = pair.text_of(token)
+                before, after, style = STYLES[mark]
+                text.append(_bracketed(word, before, after) if before else word, style=style)
     return text
+
+
+def _bracketed(word: str, before: str, after: str) -> str:
+    """The word in brackets, its white space outside; white space alone is made visible in them."""
+    core = word.strip()
+    if core:
+        return word.replace(core, f"{before}{core}{after}", 1)
+    return before + word.replace("\n", "⏎") + after + "\n" * word.count("\n")
 
 
 def legend() -> Text:

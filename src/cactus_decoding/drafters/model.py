@@ -40,6 +40,7 @@ class ModelDraftSession:
         if count < 1:
             return Proposal(torch.empty(0, dtype=torch.long, device=self._model.device), None)
         feed = torch.tensor(settled[self._sequence.length :], device=self._model.device)
+        u = u.to(self._model.device)
         ids: list[Tensor] = []
         laws: list[Tensor] = []
         for place in range(count):

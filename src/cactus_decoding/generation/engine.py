@@ -95,7 +95,9 @@ class Decoding:
     def _propose(self, room: int, u: torch.Tensor) -> Proposal:
         if self._drafter is None or room < 1:
             return Proposal(torch.empty(0, dtype=torch.long, device=self._device), None)
-        return self._drafter.propose(self._settled, room, u[:room])
+        proposal = self._drafter.propose(self._settled, room, u[:room])
+        p = None if proposal.p is None else proposal.p.to(self._device)
+        return Proposal(proposal.ids.to(self._device), p)
 
     def _settle(self, tokens: list[int]) -> int:
         """Append ids until the response ends; how many of them it took."""

@@ -46,7 +46,7 @@ class TransformersModel:
         if self._can_keep_few:
             options["logits_to_keep"] = keep
         output = self.module(input_ids=ids.unsqueeze(0), **options)
-        return self.vocabulary.fit(output.logits[0, -keep:])
+        return self.vocabulary.fit(output.logits[0, -keep:].to(self.device))  # a sharded model ends elsewhere
 
 
 class TransformersSequence:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -91,15 +92,23 @@ def test_errors_are_one_message_on_stderr_and_status_2(cactus_command, words, me
     assert message in " ".join(err.split())
 
 
+def test_contradicting_options_are_refused(cactus_command):
+    status, out, err = cactus_command("generate", QUESTION, "--json", "--show-tokens")
+    assert (status, out) == (2, "")
+    assert "leave --show-tokens out" in " ".join(err.replace("│", " ").split())
+
+
 def test_an_unknown_option_is_refused(cactus_command):
     status, out, _ = cactus_command("generate", QUESTION, "--gamma", "1")
     assert (status, out) == (2, "")
 
 
-def test_a_budget_at_temperature_zero_warns_on_stderr(cactus_command):
-    status, _, err = cactus_command("generate", QUESTION, "--temperature", "0")
-    assert status == 0
-    assert "does nothing at temperature 0" in err
+def test_a_budget_at_temperature_zero_warns_on_stderr():
+    command = [sys.executable, "-c", "from cactus_decoding.cli import main; main()", "generate", QUESTION]
+    found = subprocess.run([*command, "--temperature", "0"], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith("\n")
+    assert found.stderr.count("cactus: warning: ") == 1
+    assert "does nothing at temperature 0" in found.stderr
 
 
 def test_rules_lists_what_each_guarantees(cactus_command):
@@ -125,9 +134,10 @@ def test_demo_json(cactus_command):
     status, out, _ = cactus_command("demo", "--problems", "3", "--json")
     document = json.loads(out)
     assert status == 0
-    assert len(document["ways"]) == 4
-    alone, lossless, relaxed, _ = document["ways"].values()
-    assert alone["tokens_per_call"] == 1
+    alone, lossless, relaxed, ratio = document["ways"]
+    assert [way["rule"] and way["rule"]["name"] for way in document["ways"]] == [None, "lossless", "cactus", "ratio"]
+    assert alone["tokens_per_call"] == alone["speed"] == 1
+    assert ratio["speed"] > 0
     assert lossless["relaxed"] == 0 < relaxed["relaxed"]
     assert relaxed["acceptance"] > lossless["acceptance"]
 

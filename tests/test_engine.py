@@ -7,10 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from cactus_decoding.errors import BrokenLogits, InvalidParameter, InvalidPrompt
 from cactus_decoding.generation.events import Mark
 from cactus_decoding.generation.loading import load_pair
+from cactus_decoding.generation.stops import Stops
 from cactus_decoding.generation.text import Detokenizer
 from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
 from cactus_decoding.verify import Verdict
@@ -135,6 +138,53 @@ def test_an_end_inside_an_accepted_block_cuts_everything_behind_it(rule):
     assert middle > 10
 
 
+def test_a_stop_string_inside_an_accepted_block_cuts_everything_behind_it():
+    tokenizer = byte_tokenizer()
+    pair = load_pair(*(tiny_model(0, layers=1, vocabulary=256) for _ in range(2)), tokenizer=tokenizer)
+    free = pair.generate("ab", m=6, max_new_tokens=40, seed=3)
+    assert free.stats.acceptance == 1.0
+    cut = 0
+    for end in range(8, 35):
+        stop = tokenizer.decode(free.ids[end - 1 : end + 1])
+        first = free.text.find(stop)
+        if "\ufffd" in stop or len(stop) < 2 or first < 0:
+            continue
+        out = pair.generate("ab", m=6, max_new_tokens=40, seed=3, stop=stop)
+        assert out.text == free.text[:first]
+        assert out.finish_reason == "stop"
+        assert out.ids == free.ids[: len(out.ids)]
+        place = (len(out.ids) - 1) % 7
+        assert out.stats.ignored == max(0, 5 - place)
+        assert (out.events[-1].emitted is None) == (place < 6)
+        cut += place < 5
+    assert cut > 0
+
+
+def test_a_special_token_can_be_a_stop(text_pair):
+    tokenizer = byte_tokenizer(extra=["<|end|>"])
+    modules = [tiny_model(seed, layers=1, vocabulary=257) for seed in (0, 1)]
+    pair = load_pair(*modules, tokenizer=tokenizer)
+    free = next(out for seed in range(50) if 256 in (out := pair.generate("ab", seed=seed, max_new_tokens=60)).ids[5:])
+    out = pair.generate("ab", seed=free.seed, max_new_tokens=60, stop="<|end|>")
+    assert out.ids == free.ids[: free.ids.index(256) + 1]
+    assert out.finish_reason == "stop"
+    assert "<|end|>" not in out.text
+
+
+def test_a_stop_string_before_half_a_character_is_found_at_once():
+    """The token b"STOP\xc3" holds back its last byte, not its text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["ST", "OP", "STOP", "STOPÃ"]
+    merges = [("S", "T"), ("O", "P"), ("ST", "OP"), ("STOP", "Ã")]
+    core = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*alphabet, *pieces])}, merges=merges))
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    stops = Stops(frozenset({0}), frozenset(), ["STOP"], 10, Detokenizer(tokenizer))
+    assert stops.push(alphabet.index("a")) is None
+    assert stops.push(259) == "stop"
+    assert stops.text == "a"
+
+
 @pytest.mark.parametrize("cap", range(1, 16))
 @pytest.mark.parametrize("m", [1, 4, 20])
 def test_never_more_than_the_cap_and_never_fewer(tiny_pair, m, cap):
@@ -178,6 +228,7 @@ def test_a_streams_pieces_join_to_the_whole_text(text_pair, seed, m, stop):
         == text_pair.generate("ab", seed=seed, m=m, max_new_tokens=40, stop=stop).text
     )
     assert all(pieces)
+    assert not any(string in stream.output.text for string in stop)
     if not stop:
         assert stream.output.text == text_pair.tokenizer.decode(stream.output.ids)
 
@@ -199,7 +250,7 @@ def test_leaving_a_stream_early_frees_its_caches(text_pair):
     stream.close()
     assert stream._decoding._verifier.length == 0
     assert list(stream) == []
-    with pytest.raises(InvalidParameter, match="not finished"):
+    with pytest.raises(InvalidParameter, match="not iterated to its end"):
         _ = stream.output
 
 
@@ -221,6 +272,7 @@ def test_a_prompt_beyond_the_drafters_context_goes_on_without_drafts():
     assert out.ids == plain.ids
     assert out.events[0].draft
     assert not out.events[-1].draft
+    assert out.stats.calls_without_draft == sum(not event.draft for event in out.events) > 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -240,27 +292,39 @@ def test_nothing_of_probability_zero_is_ever_emitted(tiny_pair):
         assert int(ranks.max()) < 3
 
 
-class Poisoned:
-    """Makes a module's logits NaN from its ``after``-th forward on."""
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_generates_on_every_device_there_is(device):
+    pair = load_pair(tiny_model(0).to(device), tiny_model(1, hidden=8, layers=1).to(device))
+    assert len(pair.generate(PROMPT, rule=Cactus(0.5), seed=1, max_new_tokens=30).ids) == 30
 
-    def __init__(self, module, after):
-        self.calls, self.after = 0, after
+
+class Poisoned:
+    """Makes a module's logits ``value`` from its ``after``-th forward on."""
+
+    def __init__(self, module, after, value=math.nan):
+        self.calls, self.after, self.value = 0, after, value
         module.register_forward_hook(self)
 
     def __call__(self, module, args, output):
         self.calls += 1
         if self.calls > self.after:
-            output.logits = torch.full_like(output.logits, math.nan)
+            output.logits = output.logits.index_fill(-1, torch.tensor([2]), self.value)
         return output
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_nan_from_a_model_is_an_error_that_names_it(role):
+def test_nan_or_inf_from_a_model_is_an_error_that_names_it(role, value):
     modules = {"verifier": tiny_model(0), "drafter": tiny_model(1)}
     pair = load_pair(modules["verifier"], modules["drafter"])
-    Poisoned(modules[role], after=5)
+    Poisoned(modules[role], after=5, value=value)
     with pytest.raises(BrokenLogits, match=f"the {role} returned NaN"):
         pair.generate(PROMPT, max_new_tokens=60, seed=1)
+    stream = pair.stream(PROMPT, max_new_tokens=60, seed=1)
+    with pytest.raises(BrokenLogits):
+        list(stream)
+    assert stream._decoding._verifier.length == 0  # closed, not left half done
+    assert list(stream) == []
 
 
 @pytest.mark.parametrize(
@@ -273,10 +337,16 @@ def test_nan_from_a_model_is_an_error_that_names_it(role):
         ({"temperature": -1}, InvalidParameter, "temperature is -1"),
         ({"seed": -1}, InvalidParameter, "seed is -1"),
         ({"stop": "x"}, InvalidParameter, "no tokenizer"),
+        ({"seed": 2**64}, InvalidParameter, "seed is 18446744073709551616"),
         ({"prompt": []}, InvalidPrompt, "empty"),
         ({"prompt": [1, 8]}, InvalidPrompt, "id 8.*vocabulary of 8"),
         ({"prompt": [1, -1]}, InvalidPrompt, "id -1"),
         ({"prompt": [1] * 256}, InvalidPrompt, "256 tokens.*holds 256"),
+        ({"prompt": torch.tensor([[1, 2], [3, 4]])}, InvalidPrompt, r"shape \[2, 2\].*one row"),
+        ({"prompt": [1.5, 2.0]}, InvalidPrompt, "else than whole numbers"),
+        ({"prompt": ["a", "b"]}, InvalidPrompt, "else than whole numbers"),
+        ({"chat": True}, InvalidParameter, "chat is True, but the prompt is ids"),
+        ({"rule": "cactus"}, InvalidParameter, "rule is 'cactus', but must be a rule"),
         ({"prompt": "hello"}, InvalidPrompt, "no tokenizer"),
     ],
 )

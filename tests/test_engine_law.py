@@ -30,6 +30,12 @@ def joint_law(pair, rule, params):
     return torch.stack([first[x] * emitted(pair, [*PROMPT, x], rule, params) for x in range(V)])
 
 
+def drafters_joint_law(pair, params):
+    module = pair.drafter.model.module
+    first = law_after(module, PROMPT, params)
+    return torch.stack([first[x] * law_after(module, [*PROMPT, x], params) for x in range(V)])
+
+
 def sample(pair, rule, params, m):
     counts = torch.zeros(V, V)
     for seed in range(RESPONSES):
@@ -45,7 +51,11 @@ def test_lossless_emits_the_verifiers_joint_law(tiny_pair, params):
     joint = joint_law(tiny_pair, Lossless(), params)
     q = law_after(tiny_pair.verifier.module, PROMPT, params)
     assert (joint.sum(1) - q).abs().max() < 1e-6  # the enumeration itself is right
-    assert chi_square_p(sample(tiny_pair, Lossless(), params, m=2).flatten(), joint.flatten()) > 1e-4
+    counts = sample(tiny_pair, Lossless(), params, m=2).flatten()
+    assert chi_square_p(counts, joint.flatten()) > 1e-4
+    possible = drafters_joint_law(tiny_pair, params).flatten()
+    kept = possible > 0
+    assert chi_square_p(counts[kept], possible[kept]) < 1e-4, "the test has no power"
 
 
 @pytest.mark.parametrize("rule", [Cactus(0.5), BoundedRatio(2.0)])
@@ -68,18 +78,27 @@ def test_a_drafter_that_is_the_verifier_is_always_accepted(temperature, top_p):
     assert out.stats.examined > 100
 
 
-def test_prompt_lookup_is_lossless():
-    """A point mass as p: the same joint law as the verifier's, over a text that repeats itself."""
-    module = tiny_model(seed=0)
+@pytest.mark.parametrize("rule", [Lossless(), Cactus(0.2, "exact")])
+def test_certain_drafts_emit_the_joint_law_too(rule):
+    """Prompt lookup: p is a point mass on what followed in the text before; both tokens are examined drafts."""
+    module, prompt = tiny_model(seed=0, layers=1), [3, 1, 4, 3, 1, 4, 3, 1]
     pair = load_pair(module, "prompt-lookup")
-    prompt = [3, 1, 4, 3, 1, 4, 3, 1]
-    counts, drafted = torch.zeros(V, V), 0
+    counts, examined = torch.zeros(V, V), 0
     for seed in range(RESPONSES):
-        out = pair.generate(prompt, m=3, max_new_tokens=2, seed=seed)
+        out = pair.generate(prompt, rule=rule, m=2, max_new_tokens=3, seed=seed)
         counts[out.ids[0], out.ids[1]] += 1
-        drafted += out.stats.drafted
-    params = SamplingParams()
-    first = law_after(module, prompt, params)
-    joint = torch.stack([first[x] * law_after(module, [*prompt, x], params) for x in range(V)])
-    assert drafted >= RESPONSES
+        examined += out.stats.examined
+
+    def law(ids):
+        """What is drafted behind ``ids``: what followed its last three, two or one tokens most recently."""
+        q = law_after(module, ids, SamplingParams())
+        for size in (3, 2, 1):
+            for at in range(len(ids) - 1, size - 1, -1):
+                if ids[at - size : at] == ids[-size:]:
+                    return induced_law(torch.eye(V, dtype=torch.float64)[ids[at]], q, rule)
+        return q
+
+    first = law(prompt)
+    joint = torch.stack([first[x] * law([*prompt, x]) for x in range(V)])
+    assert examined > RESPONSES
     assert chi_square_p(counts.flatten(), joint.flatten()) > 1e-4

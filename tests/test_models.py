@@ -28,7 +28,9 @@ def test_local_folders_load_and_generate(tmp_path):
     assert pair.generate("ab", max_new_tokens=5, seed=1).text
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(None, torch.float32), ("bfloat16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(None, torch.float32), ("bfloat16", torch.bfloat16), (torch.float16, torch.float16)]
+)
 def test_dtype_of_loaded_models(tmp_path, dtype, expected):
     folder = saved(tmp_path, byte_tokenizer())
     pair = cactus.load_pair(folder, folder, dtype=dtype)
@@ -49,18 +51,34 @@ def test_padded_heads_are_the_same_vocabulary(tmp_path):
 
 
 def test_a_drafter_that_lacks_the_last_tokens_is_padded_with_probability_zero(tmp_path):
+    """And where the text holds one of them, it has nothing to propose any more."""
     whole, short = byte_tokenizer(extra=["<|user|>", "<|end|>"]), byte_tokenizer()
     pair = cactus.load_pair(saved(tmp_path / "a", whole), saved(tmp_path / "b", short, seed=1))
-    out = pair.generate("ab", seed=3, max_new_tokens=120, chat=False)
     assert pair.drafter.model.vocabulary.strangers([256, 257]) == [256, 257]
-    assert all(token < 256 for event in out.events for token in event.draft)
+    met = 0
+    for seed in range(20):
+        out = pair.generate("ab", seed=seed, max_new_tokens=60, chat=False)
+        assert all(token < 256 for event in out.events for token in event.draft)
+        met += any(token >= 256 for token in out.ids)
+    assert met > 0
+    prompted = pair.generate([1, 256], seed=1, max_new_tokens=10)
+    assert prompted.stats.drafted == 0
+    assert len(prompted.ids) == 10
 
 
-def test_ids_without_a_token_are_never_possible():
+def test_modules_with_different_numbers_of_rows_load():
+    pair = cactus.load_pair(tiny_model(0, vocabulary=20), tiny_model(1, vocabulary=16))
+    assert len(pair.generate([1, 2], max_new_tokens=30, seed=1).ids) == 30
+
+
+def test_ids_without_a_token_or_a_row_are_never_possible():
     vocabulary = Vocabulary(6, missing=(2, 4))
-    law = vocabulary.fit(torch.zeros(1, 9)).softmax(-1)
-    assert law.shape == (1, 6)
-    assert law[0, [2, 4]].tolist() == [0, 0]
+    for rows in (9, 6, 5):
+        model = TransformersModel(tiny_model(0, vocabulary=rows), "the verifier", vocabulary)
+        law = model.fit(torch.zeros(1, rows)).softmax(-1)
+        assert law.shape == (1, 6)
+        assert law[0, [2, 4]].tolist() == [0, 0]
+        assert (law[0, 5] == 0) == (rows == 5)
     assert vocabulary.strangers([0, 2, 5, 6, -1]) == [2, 6, -1]
 
 
@@ -85,6 +103,20 @@ def test_settings_of_load_pair_are_checked(tmp_path):
         cactus.load_pair("some/model")
     with pytest.raises(InvalidParameter, match="'int8'.*float32"):
         cactus.load_pair(saved(tmp_path, byte_tokenizer()), "prompt-lookup", dtype="int8")
+
+
+def test_options_that_would_be_ignored_are_refused(tmp_path):
+    module, tokenizer = tiny_model(0, vocabulary=256), byte_tokenizer()
+    folder = saved(tmp_path, tokenizer)
+    with pytest.raises(InvalidParameter, match="dtype is 'bfloat16', but the modules are in memory"):
+        cactus.load_pair(module, "prompt-lookup", dtype="bfloat16")
+    with pytest.raises(InvalidParameter, match="device is 'cpu'"):
+        cactus.load_pair(module, module, device="cpu")
+    with pytest.raises(InvalidParameter, match="brings its own"):
+        cactus.load_pair(folder, folder, tokenizer=tokenizer)
+    with pytest.raises(InvalidParameter, match="cannot be compared"):
+        cactus.load_pair(module, folder)
+    assert cactus.load_pair(module, folder, tokenizer=tokenizer).generate("ab", max_new_tokens=3, seed=1).ids
 
 
 def test_recurrent_models_are_refused_at_load():

@@ -68,6 +68,10 @@ def test_rows_are_independent():
     assert torch.equal(probabilities(logits, params)[1, 2], probabilities(logits[1, 2], params))
 
 
+def test_a_tiny_temperature_is_greedy_not_broken():
+    assert probabilities(torch.tensor([1.0, 3.0, 2.0]), SamplingParams(temperature=1e-40)).tolist() == [0, 1, 0]
+
+
 def test_half_precision_logits_give_float32_laws():
     assert probabilities(torch.randn(5).bfloat16(), SamplingParams()).dtype == torch.float32
 
@@ -113,8 +117,15 @@ def test_draws_follow_their_weights():
 def test_randomness_depends_on_seed_request_position_and_purpose_alone():
     whole = uniforms(seed=7, request=3, position=10, count=6)
     assert torch.equal(uniforms(7, 3, 12, 3), whole[:, 2:5])
-    others = [uniforms(8, 3, 10, 6), uniforms(7, 4, 10, 6), uniforms(7, 3, 16, 6)]
+    others = [
+        uniforms(8, 3, 10, 6),
+        uniforms(2**63, 3, 10, 6),
+        uniforms(2**63 + 1, 3, 10, 6),
+        uniforms(7, 4, 10, 6),
+        uniforms(7, 3, 16, 6),
+    ]
     assert all(not torch.isin(other, whole).any() for other in others)
+    assert len({tuple(other.flatten().tolist()) for other in others}) == len(others)
     assert whole.unique().numel() == whole.numel()
     assert bool(((whole >= 0) & (whole < 1)).all())
 

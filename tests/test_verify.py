@@ -157,8 +157,10 @@ def test_float32_edges_always_emit_a_possible_token(rule, pair, u):
 
 def test_broken_rows_are_errors_not_tokens():
     q = torch.full((1, 2, 3), math.nan)
-    with pytest.raises(BrokenLogits, match="verifier"):
-        verify(torch.tensor([[0]]), None, q, Lossless(), torch.rand(1, 1), torch.rand(1, 2))
+    good = torch.full((1, 2, 3), 1 / 3)
+    for p_rows, q_rows, who in [(None, q, "verifier"), (good[:, :1], q, "verifier"), (q[:, :1], good, "drafter")]:
+        with pytest.raises(BrokenLogits, match=who):
+            verify(torch.tensor([[0]]), p_rows, q_rows, Lossless(), torch.rand(1, 1), torch.rand(1, 2))
 
 
 @pytest.mark.parametrize("name", ["q", "p", "u", "u_emit"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -31,7 +32,6 @@ class Divergence(ABC):
     """One f-divergence. Stateless: use the instances in `DIVERGENCES`."""
 
     name: ClassVar[str]
-    formula: ClassVar[str]
     curvature: ClassVar[float]
     """f''(1): near h = q every smooth f-divergence is curvature / 2 times chi-square."""
 
@@ -114,7 +114,7 @@ def _round_down(gamma: Tensor, q: Tensor) -> Tensor:
 
 def require_budget(delta: float) -> None:
     """Raise `InvalidParameter` unless ``delta`` is a finite number of at least 0."""
-    if not (isinstance(delta, (int, float)) and math.isfinite(delta) and delta >= 0.0):
+    if not (isinstance(delta, Real) and math.isfinite(delta) and delta >= 0.0):
         raise InvalidParameter(
             f"delta is {delta!r}, but a divergence budget is a finite number of nats, at least 0. "
             "Use delta=0 for the lossless rule, or a value such as 0.25."
@@ -125,7 +125,6 @@ class KL(Divergence):
     """``sum h ln(h / q)``, f(t) = t ln t."""
 
     name = "kl"
-    formula = "sum h ln(h/q)"
     curvature = 1.0
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:
@@ -139,7 +138,6 @@ class ReverseKL(Divergence):
     """``sum q ln(q / h)``, f(t) = -ln t. Infinite where h drops a token that q has."""
 
     name = "reverse-kl"
-    formula = "sum q ln(q/h)"
     curvature = 1.0
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:
@@ -153,7 +151,6 @@ class ChiSquare(Divergence):
     """``sum (h - q)^2 / q``, f(t) = (t - 1)^2."""
 
     name = "chi2"
-    formula = "sum (h-q)^2/q"
     curvature = 2.0
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:
@@ -167,7 +164,6 @@ class SquaredHellinger(Divergence):
     """``sum (sqrt h - sqrt q)^2``, f(t) = (sqrt t - 1)^2. At most 2."""
 
     name = "hellinger2"
-    formula = "sum (sqrt(h)-sqrt(q))^2"
     curvature = 0.5
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:
@@ -181,7 +177,6 @@ class JensenShannon(Divergence):
     """``KL(h||a)/2 + KL(q||a)/2`` with a = (h + q)/2. At most ln 2."""
 
     name = "js"
-    formula = "KL(h||(h+q)/2)/2 + KL(q||(h+q)/2)/2"
     curvature = 0.25
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:
@@ -196,7 +191,6 @@ class TotalVariation(Divergence):
     """``sum |h - q| / 2``, f(t) = |t - 1| / 2. Not smooth at 1, so both raises are ``min(1, q + delta)``."""
 
     name = "tv"
-    formula = "sum |h-q|/2"
     curvature = math.inf
 
     def terms(self, h: Tensor, q: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
             raise InvalidParameter(f"temperature is {self.temperature}, but must be a finite number of at least 0.")
-        if not (isinstance(self.top_k, int) and self.top_k >= 0):
+        if not (isinstance(self.top_k, Integral) and self.top_k >= 0):
             raise InvalidParameter(f"top_k is {self.top_k}, but must be a whole number of at least 0 (0 is off).")
         if not 0.0 < self.top_p <= 1.0:
             raise InvalidParameter(f"top_p is {self.top_p}, but must lie in (0, 1] (1 is off).")
@@ -61,15 +62,15 @@ def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         logits = logits.float()
     if params.greedy:
         return _one_hot_of_largest(logits)
+    support = None
+    if 0 < params.top_k < logits.shape[-1]:  # the k largest are the same before and after the temperature
+        support = params.top_k
+        logits = logits.masked_fill(logits < logits.topk(support, dim=-1).values[..., -1:], -torch.inf)
     if params.temperature != 1.0:
-        logits = logits / params.temperature
-    sizes = None
-    if 0 < params.top_k < logits.shape[-1]:
-        sizes = logits.topk(params.top_k, dim=-1).values
-        logits = logits.masked_fill(logits < sizes[..., -1:], -torch.inf)
+        logits = (logits - logits.amax(-1, keepdim=True)) / params.temperature  # no overflow however small it is
     law = logits.softmax(-1)
     if params.top_p < 1.0:
-        law = _keep_top_p(law, params.top_p, None if sizes is None else sizes.shape[-1])
+        law = _keep_top_p(law, params.top_p, support)
     if params.min_p > 0.0:
         law = _renormalised(law, law >= params.min_p * law.amax(-1, keepdim=True))
     return law
@@ -111,9 +112,9 @@ def require_sound(law: Tensor, who: str) -> None:
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """One index per row, by inversion: ``[R, V]`` weights (not all 0, need not sum to 1), ``[R]`` u -> ``[R]``.
 
-    The index is the first whose cumulative weight exceeds ``u`` times the total, so an index of weight 0 is
-    never returned. ``u`` lies in [0, 1 - 2^-52], as `uniforms` makes it: closer to 1 its product with the
-    total could round up to the total, which no cumulative weight exceeds.
+    The index is the first whose cumulative weight exceeds ``u`` times the total, so an index of weight 0 is not
+    returned where cumulative sums never fall, as on a CPU. ``u`` lies in [0, 1 - 2^-52], as `uniforms` makes it:
+    closer to 1 its product with the total could round up to the total, which no cumulative weight exceeds.
     """
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     level = u.unsqueeze(-1) * cumulative[:, -1:]
@@ -136,7 +137,9 @@ def uniforms(seed: int, request: int, position: int, count: int) -> Tensor:
     that is drafted again after a refusal meets the same numbers again; that is sound, because whatever was
     drafted behind a refusal was never examined and so has influenced nothing.
     """
-    philox = np.random.Philox(key=[seed, request], counter=[position, 0, 0, 0])
+    philox = np.random.Philox(
+        key=np.array([seed, request], dtype=np.uint64), counter=np.array([position, 0, 0, 0], dtype=np.uint64)
+    )
     words = np.asarray(philox.random_raw(4 * count)).reshape(count, 4)[:, : len(Purpose)]
     return torch.from_numpy(np.ascontiguousarray((words >> np.uint64(12)).T.astype(np.float64) * 2.0**-52))
 

@@ -75,6 +75,8 @@ def verify(
         InvalidParameter: the shapes do not fit each other.
     """
     _require_shapes(draft, p, q, u, u_emit)
+    if p is not None:
+        require_sound(p, "drafter")
     require_sound(q, "verifier")
     batch, m = draft.shape
     n = draft.unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""The commands, and how errors leave them: one message on stderr, exit status 2, nothing half done on stdout."""
+"""The commands, and how errors leave them: one message on stderr, exit status 2."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ def print_json(document: dict[str, Any]) -> None:
 def progress() -> Progress:
     """A bar with counts and an estimate of the time left, on stderr; gone when it is done."""
     counts = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description}"), BarColumn(), *counts, console=err, transient=True)
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), *counts, console=err, transient=True, disable=not err.is_terminal
+    )
 
 
 def figure(value: float, digits: int = 2) -> str:

@@ -57,7 +57,7 @@ def demo(
     tasks = make_problems(problems, seed)
     answers = _solve(pair, tasks, ways, m, temperature, seed)
     if as_json:
-        print_json(_document(tasks, answers))
+        print_json(_document(tasks, answers, ways))
         return
     out.print(_table(tasks, answers))
     out.print(MEANINGS, soft_wrap=True)
@@ -140,9 +140,20 @@ def _show_one(pair: Pair, tasks: list[Problem], outputs: list[Output], m: int) -
     out.print(legend())
 
 
-def _document(tasks: list[Problem], answers: Answers) -> dict[str, Any]:
+def _document(tasks: list[Problem], answers: Answers, ways: dict[str, Rule | None]) -> dict[str, Any]:
+    from dataclasses import asdict
+
     totals = _totals(answers)
+    alone = next(iter(totals.values())).tokens_per_second
     return {
         "problems": len(tasks),
-        "ways": {way: {"right": _right(tasks, outputs), **totals[way].to_dict()} for way, outputs in answers.items()},
+        "ways": [
+            {
+                "rule": None if rule is None else {"name": rule.name, **asdict(rule)},  # type: ignore[call-overload]
+                "right": _right(tasks, answers[way]),
+                "speed": totals[way].tokens_per_second / alone,
+                **totals[way].to_dict(),
+            }
+            for way, rule in ways.items()
+        ],
     }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cactus_decoding.cli import options as opt
 from cactus_decoding.cli.app import app
-from cactus_decoding.cli.console import err, figure, out, print_json
+from cactus_decoding.cli.console import err, figure, out, print_json, progress
 
 if TYPE_CHECKING:
     from cactus_decoding.generation.pair import Output, Stream
@@ -50,6 +49,8 @@ def generate(
     as_json: opt.Json = False,
 ) -> None:
     """Generate a response. The text goes to stdout as it comes, the figures to stderr."""
+    if as_json and show_tokens:
+        raise typer.BadParameter("--json holds every token's mark already, in its events; leave --show-tokens out")
     from cactus_decoding.cli.loading import load
     from cactus_decoding.rules import make_rule
 
@@ -74,13 +75,16 @@ def generate(
 
 def _run(stream: Stream, live: bool) -> Output:
     """To the end; ``live`` writes each piece to stdout as it comes."""
-    with nullcontext() if live else err.status("generating"):
-        for piece in stream:
-            if live:
-                sys.stdout.write(piece)
-                sys.stdout.flush()
     if live:
+        for piece in stream:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
         sys.stdout.write("\n")
+        return stream.output
+    with progress() as bar:
+        task = bar.add_task("generating", total=stream.cap)
+        for _ in stream:
+            bar.update(task, completed=len(stream.ids))
     return stream.output
 
 

@@ -6,13 +6,14 @@ import torch
 from transformers.utils import logging
 
 from cactus_decoding.cli.console import err
-from cactus_decoding.generation.loading import load_pair
+from cactus_decoding.generation.loading import ABACUS, PROMPT_LOOKUP, load_pair
 from cactus_decoding.generation.pair import Pair
 
 
 def load(model: str, draft: str | None, dtype: str | None, device: str | None, threads: int | None) -> Pair:
-    """`load_pair` behind a spinner, without the library's own bars; ``threads`` is set first if given."""
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    """`load_pair` behind a spinner; ``threads`` is set first if given. Downloads show the library's own bars."""
+    if model == ABACUS and draft in (None, PROMPT_LOOKUP):
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a moment's work
     if threads is not None:
         torch.set_num_threads(threads)
     with err.status("loading the pair"):

@@ -19,19 +19,21 @@ MEANINGS = {
     Mark.KEPT: "drafted and kept, as lossless decoding would have too",
     Mark.RELAXED: "drafted and kept only thanks to the rule",
     Mark.RECOVERED: "the drafted token was refused and this one drawn instead",
-    Mark.BONUS: "drawn from the verifier behind a block that was kept whole",
+    Mark.BONUS: "drawn from the verifier behind a block kept whole, or with none drafted",
 }
 
 
 def painted(events: Iterable[Event], pair: Pair) -> Text:
-    """The text with every token in the colour and brackets of its mark."""
-    text = Text()
+    """The text with every token in the colour and brackets of its mark; special tokens have no text.
+
+    A character of several tokens shows with the mark of its last one.
+    """
+    text, detokenizer = Text(), pair.detokenizer()
     for event in events:
         for token, mark in event.tokens():
-            if token not in pair.eos:
-                word = pair.text_of(token)
-                before, after, style = STYLES[mark]
-                text.append(_bracketed(word, before, after) if before else word, style=style)
+            word = detokenizer.push(token)
+            before, after, style = STYLES[mark]
+            text.append(_bracketed(word, before, after) if word and before else word, style=style)
     return text
 
 

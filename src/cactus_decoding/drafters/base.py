@@ -42,7 +42,5 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Opens drafting sessions."""
 
-    name: str
-
     def open(self, params: SamplingParams) -> DraftSession:
         """A new session whose proposals are drawn with ``params``, the same ones the verifier uses."""

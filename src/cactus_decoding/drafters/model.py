@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding.drafters.base import Proposal
 from cactus_decoding.models.base import CachedSequence, Model
-from cactus_decoding.sampling import SamplingParams, draw, probabilities, require_sound
+from cactus_decoding.sampling import SamplingParams, draw, probabilities
 
 
 class ModelDrafter:
@@ -17,7 +17,6 @@ class ModelDrafter:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.name = model.name
 
     def open(self, params: SamplingParams) -> ModelDraftSession:
         return ModelDraftSession(self.model.open(), self.model, params)
@@ -36,10 +35,11 @@ class ModelDraftSession:
         return self._sequence.seconds
 
     def propose(self, settled: Sequence[int], count: int, u: Tensor) -> Proposal:
+        pending = settled[self._sequence.length :]
         count = min(count, self._model.context - len(settled) + 1)  # the last id drafted is never fed
-        if count < 1:
+        if count < 1 or max(pending) >= self._model.rows:  # full, or the text has a token it does not know
             return Proposal(torch.empty(0, dtype=torch.long, device=self._model.device), None)
-        feed = torch.tensor(settled[self._sequence.length :], device=self._model.device)
+        feed = torch.tensor(pending, device=self._model.device)
         u = u.to(self._model.device)
         ids: list[Tensor] = []
         laws: list[Tensor] = []
@@ -48,9 +48,7 @@ class ModelDraftSession:
             feed = draw(law, u[place : place + 1])
             laws.append(law)
             ids.append(feed)
-        p = torch.cat(laws)
-        require_sound(p, "drafter")
-        return Proposal(torch.cat(ids), p)
+        return Proposal(torch.cat(ids), torch.cat(laws))
 
     def accept(self, length: int) -> None:
         self._sequence.rewind(min(length, self._sequence.length))

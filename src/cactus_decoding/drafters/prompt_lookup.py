@@ -20,8 +20,6 @@ class PromptLookup:
         device: where the drafted ids are wanted.
     """
 
-    name = "prompt-lookup"
-
     def __init__(self, ngram: int = 3, device: torch.device | str = "cpu") -> None:
         if ngram < 1:
             raise InvalidParameter(f"ngram is {ngram}, but a lookup needs at least 1 token.")

@@ -66,9 +66,22 @@ class Decoding:
         if self._drafter is not None:
             self._drafter.close()
 
-    @torch.inference_mode()
     def step(self) -> Event:
-        """One verifier call. Emits between 1 and m + 1 ids, never more than are still wanted."""
+        """One verifier call. Emits between 1 and m + 1 ids, never more than are still wanted.
+
+        Whatever goes wrong within closes the response: its caches may hold ids that were never settled.
+        """
+        try:
+            event = self._step()
+        except BaseException:
+            self.close()
+            raise
+        if self.done:
+            self.close()
+        return event
+
+    @torch.inference_mode()
+    def _step(self) -> Event:
         request = self.request
         position, before = len(self.ids), len(self._settled)
         room = min(request.m, request.max_new_tokens - position - 1)
@@ -88,8 +101,6 @@ class Decoding:
         kept = int(verdicts.kept)
         used = self._settle([*proposal.ids[:kept].tolist(), int(verdicts.emitted)])
         self._rewind(before + kept)
-        if self.done:
-            self.close()
         return event_of(verdicts, 0, position, k, used)
 
     def _propose(self, room: int, u: torch.Tensor) -> Proposal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -25,8 +26,8 @@ def load_pair(
     draft: str | nn.Module | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
 ) -> Pair:
     """Load a verifier and its drafter, and prove that they can work together.
 
@@ -35,8 +36,10 @@ def load_pair(
             memory, or "abacus", the pair that ships with this package.
         draft: the drafter: likewise, or "prompt-lookup" for n-grams of the text so far, which needs no second
             model. May be left out for "abacus" only.
-        tokenizer: the tokenizer of modules in memory; without one, prompts and outputs are ids.
-        dtype, device: of models loaded by name; see `cactus_decoding.models.transformers.load_module`.
+        tokenizer: the tokenizer of modules in memory, which are taken at their word that they share it; without
+            one, prompts and outputs are ids.
+        dtype, device: of models loaded by name; see `cactus_decoding.models.transformers.load_module`. Modules in
+            memory stay as they are.
 
     Raises:
         PairMismatch: the two have different tokens.
@@ -46,8 +49,9 @@ def load_pair(
         raise InvalidParameter(
             "draft is missing. Give a small model of the same family, or draft='prompt-lookup', which needs none."
         )
+    _require_fitting_options(model, draft, tokenizer, dtype, device)
     module, tokenizer = _load(model, "verifier", tokenizer, dtype, device)
-    vocabulary = vocabulary_of(tokenizer) if tokenizer else Vocabulary(_rows(module))
+    vocabulary = vocabulary_of(tokenizer, _rows(module)) if tokenizer else Vocabulary(_rows(module))
     verifier = TransformersModel(module, _name(model, "verifier"), vocabulary)
     require_rewind(verifier)
     return Pair(
@@ -55,27 +59,49 @@ def load_pair(
     )
 
 
+def _require_fitting_options(model: object, draft: object, tokenizer: object, dtype: object, device: object) -> None:
+    """Refuse options that would be ignored."""
+    in_memory = isinstance(model, nn.Module)
+    if in_memory and (draft == PROMPT_LOOKUP or isinstance(draft, nn.Module)):
+        for name, value in (("dtype", dtype), ("device", device)):
+            if value is not None:
+                raise InvalidParameter(
+                    f"{name} is {value!r}, but the modules are in memory already. Use module.to(...)."
+                )
+    if in_memory and tokenizer is None and isinstance(draft, str) and draft != PROMPT_LOOKUP:
+        raise InvalidParameter(
+            f"the verifier is a module without a tokenizer, so its tokens cannot be compared with those of {draft!r}. "
+            "Pass tokenizer=."
+        )
+    if not in_memory and tokenizer is not None:
+        raise InvalidParameter(f"tokenizer is given, but {model!r} brings its own. Leave it out, or pass a module.")
+
+
 def _drafter(
     draft: str | nn.Module,
     verifier: TransformersModel,
     tokenizer: PreTrainedTokenizerBase | None,
-    dtype: str | None,
-    device: str | None,
+    dtype: str | torch.dtype | None,
+    device: str | torch.device | None,
 ) -> Drafter:
     if draft == PROMPT_LOOKUP:
         return PromptLookup(device=verifier.device)
-    module, own = _load(draft, "drafter", tokenizer, dtype, device or str(verifier.device))
+    module, own = _load(draft, "drafter", tokenizer, dtype, device or verifier.device)
     vocabulary = verifier.vocabulary
     if tokenizer is not None and own is not None:
         require_same_tokens(tokenizer, own)
-        vocabulary = vocabulary.shared_with(vocabulary_of(own))
+        vocabulary = vocabulary.shared_with(vocabulary_of(own, _rows(module)))
     drafter = TransformersModel(module, _name(draft, "drafter"), vocabulary)
     require_rewind(drafter)
     return ModelDrafter(drafter)
 
 
 def _load(
-    source: str | nn.Module, role: str, tokenizer: PreTrainedTokenizerBase | None, dtype: str | None, device: str | None
+    source: str | nn.Module,
+    role: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    dtype: str | torch.dtype | None,
+    device: str | torch.device | None,
 ) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
     if isinstance(source, nn.Module):
         return source, tokenizer

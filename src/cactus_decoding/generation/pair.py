@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import TypedDict, Unpack
@@ -52,7 +53,7 @@ class Options(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     seed: int | None
     chat: bool | None
     speculate: bool
@@ -91,7 +92,7 @@ class Pair:
         top_k: int = 0,
         top_p: float = 1.0,
         min_p: float = 0.0,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: int | None = None,
         chat: bool | None = None,
         speculate: bool = True,
@@ -114,13 +115,14 @@ class Pair:
             BrokenLogits: while iterating, if a model returns NaN.
         """
         rule = Lossless() if rule is None else rule
+        if not isinstance(rule, Rule):
+            raise InvalidParameter(f"rule is {rule!r}, but must be a rule such as Cactus(0.25). See RULES.")
         params = SamplingParams(temperature, top_k, top_p, min_p)
-        seed = secrets.randbits(63) if seed is None else seed
-        _require_whole("m", m, 1)
-        _require_whole("seed", seed, 0, 2**64 - 1)
+        seed = secrets.randbits(63) if seed is None else _whole("seed", seed, 0, 2**64 - 1)
+        m = _whole("m", m, 1)
         ids = encode_prompt(prompt, self.tokenizer, self.verifier.vocabulary, chat)
         cap = self._cap(len(ids), max_new_tokens)
-        stops = Stops(self.eos, self._stop_strings(stop), cap, Detokenizer(self.tokenizer) if self.tokenizer else None)
+        stops = self._stops(stop, cap)
         if params.greedy and speculate and not rule.lossless:
             warnings.warn(
                 f"{rule} does nothing at temperature 0: the verifier's law is one token then, and no budget moves it. "
@@ -130,22 +132,22 @@ class Pair:
         request = Request(ids, rule, m, params, cap, seed)
         return Stream(Decoding(self.verifier, self.drafter if speculate else None, request, stops))
 
-    def text_of(self, token: int) -> str:
-        """What one id reads as by itself; a piece of a character reads as the replacement sign."""
+    def detokenizer(self) -> Detokenizer:
+        """What turns this pair's ids into text, one at a time."""
         if self.tokenizer is None:
             raise InvalidParameter("this pair has no tokenizer, so its ids have no text. Pass tokenizer= to load_pair.")
-        return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
+        return Detokenizer(self.tokenizer)
 
     def _cap(self, prompt_length: int, max_new_tokens: int | None) -> int:
         room = self.verifier.context - prompt_length
         if room < 1:
             raise InvalidPrompt(
-                f"the prompt has {prompt_length} tokens, but {self.verifier.name} holds {self.verifier.context} with "
-                "the response included. Shorten the prompt."
+                f"the prompt has {prompt_length} tokens, but {self.verifier.name} holds {self.verifier.context} (the "
+                "positions it knows, or its sliding window), the response included. Shorten the prompt."
             )
         if max_new_tokens is None:
             return min(DEFAULT_NEW_TOKENS, room)
-        _require_whole("max_new_tokens", max_new_tokens, 1)
+        max_new_tokens = _whole("max_new_tokens", max_new_tokens, 1)
         if max_new_tokens > room:
             raise InvalidParameter(
                 f"max_new_tokens is {max_new_tokens}, but behind the {prompt_length} tokens of the prompt "
@@ -153,15 +155,18 @@ class Pair:
             )
         return max_new_tokens
 
-    def _stop_strings(self, stop: str | Sequence[str]) -> tuple[str, ...]:
-        strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    def _stops(self, stop: str | Sequence[str] | None, cap: int) -> Stops:
+        """A stop string that is a special token is watched for by its id, since special tokens show in no text."""
+        strings = [stop] if isinstance(stop, str) else list(stop or ())
         if "" in strings:
             raise InvalidParameter("a stop string is empty, which would end every response at once. Leave it out.")
-        if strings and self.tokenizer is None:
-            raise InvalidParameter(
-                "stop strings need text, but this pair has no tokenizer. Pass tokenizer= to load_pair."
-            )
-        return strings
+        if self.tokenizer is None:
+            if strings:
+                raise InvalidParameter("stop needs text, but this pair has no tokenizer. Pass tokenizer= to load_pair.")
+            return Stops(self.eos, frozenset(), (), cap, None)
+        special = {str(t): i for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
+        ids = frozenset(special[string] for string in strings if string in special)
+        return Stops(self.eos, ids, [s for s in strings if s not in special], cap, Detokenizer(self.tokenizer))
 
 
 class Stream(Iterator[str]):
@@ -187,14 +192,34 @@ class Stream(Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
+        """End the response here and free its caches. What came so far is in `ids` and `events`."""
         self._decoding.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def cap(self) -> int:
+        """The most ids this response may have."""
+        return self._decoding.request.max_new_tokens
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids emitted so far."""
+        return tuple(self._decoding.ids)
 
     @property
     def output(self) -> Output:
-        """The whole response. Raises `InvalidParameter` while it is not finished."""
+        """The whole response. Raises `InvalidParameter` unless it was iterated to its end."""
         decoding = self._decoding
         if decoding.stops.reason is None:
-            raise InvalidParameter("this response is not finished, so it has no output yet. Iterate to its end first.")
+            raise InvalidParameter(
+                "this response was not iterated to its end, so it has no whole output. `ids` and `events` hold what "
+                "came so far."
+            )
         return Output(
             text=decoding.stops.text,
             ids=tuple(decoding.ids),
@@ -206,7 +231,14 @@ class Stream(Iterator[str]):
         )
 
 
-def _require_whole(name: str, value: int, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+def _whole(name: str, value: int, least: int, most: int | None = None) -> int:
+    """``value`` as a plain int, NumPy's too; refused out of bounds or where it is no whole number."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or value < least
+        or (most is not None and value > most)
+    ):
         bounds = f"at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidParameter(f"{name} is {value!r}, but must be a whole number, {bounds}.")
+    return int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any, cast
 
 import torch
@@ -23,12 +24,7 @@ def encode_prompt(
     A text becomes one user message where the tokenizer has a chat template, unless ``chat`` is False; messages
     always use the template. Raises `InvalidPrompt` for nothing, and for ids outside the vocabulary.
     """
-    if isinstance(prompt, torch.Tensor):
-        ids = [int(i) for i in prompt.flatten().tolist()]
-    elif isinstance(prompt, str) or any(isinstance(part, Mapping) for part in prompt):
-        ids = _encode_text(prompt, _required(tokenizer), chat)
-    else:
-        ids = [int(cast(int, i)) for i in prompt]
+    ids = _encode_text(prompt, _required(tokenizer), chat) if _is_text(prompt) else _plain_ids(prompt, chat)
     if not ids:
         raise InvalidPrompt("the prompt is empty, and the verifier needs at least one token to continue. Give a text.")
     strangers = vocabulary.strangers(ids)
@@ -38,6 +34,30 @@ def encode_prompt(
             f"{vocabulary.size}. Encode the text with the pair's own tokenizer."
         )
     return tuple(ids)
+
+
+def _is_text(prompt: Prompt) -> bool:
+    return isinstance(prompt, str) or (isinstance(prompt, list | tuple) and any(isinstance(p, Mapping) for p in prompt))
+
+
+def _plain_ids(prompt: Any, chat: bool | None) -> list[int]:
+    if chat:
+        raise InvalidParameter(
+            "chat is True, but the prompt is ids, which no template can wrap. Give text or messages."
+        )
+    if isinstance(prompt, torch.Tensor):
+        if prompt.dim() > 1 and prompt.shape[:-1].numel() != 1:
+            raise InvalidPrompt(
+                f"the prompt has shape {list(prompt.shape)}, but it must be one row of ids, [k] or [1, k]."
+            )
+        prompt = prompt.flatten().tolist()
+    try:
+        return [index(i) for i in prompt]
+    except TypeError as error:
+        raise InvalidPrompt(
+            f"the prompt is a {type(prompt).__name__} that holds something else than whole numbers ({error}). "
+            "Give a text, a list of messages, or ids."
+        ) from error
 
 
 def _required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:

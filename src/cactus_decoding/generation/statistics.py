@@ -30,9 +30,12 @@ class Statistics:
     recovered: int
     """Emitted after a refusal."""
     bonus: int
-    """Emitted after a whole block."""
+    """Emitted after a block that was kept whole, or where none was drafted."""
+    calls_without_draft: int
+    """Verifier calls that had nothing to examine: at the cap, beyond the drafter's context, without a match."""
     seconds: float
     verifier_seconds: float
+    """In the verifier's forwards. On a GPU this is launch time: kernels may still run when a forward returns."""
     drafter_seconds: float
 
     @property
@@ -85,9 +88,10 @@ def statistics_of(
     """Count ``events``; the times are measured by whoever ran them."""
     verdicts: Counter[Verdict] = Counter()
     emissions: Counter[bool] = Counter()
-    calls = 0
+    calls = undrafted = 0
     for event in events:
         calls += 1
+        undrafted += not event.draft
         verdicts.update(event.verdicts)
         if event.emitted is not None:
             emissions[event.bonus] += 1
@@ -103,6 +107,7 @@ def statistics_of(
         ignored=verdicts[Verdict.IGNORED],
         recovered=emissions[False],
         bonus=emissions[True],
+        calls_without_draft=undrafted,
         seconds=seconds,
         verifier_seconds=verifier_seconds,
         drafter_seconds=drafter_seconds,

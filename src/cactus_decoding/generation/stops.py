@@ -1,6 +1,6 @@
 """When a response ends, decided token by token in the order of the text.
 
-Whatever comes first decides: an end-of-text id, a stop string, the cap on new tokens. Everything behind that
+Whatever comes first decides: an end-of-text id, a stop string or stop id, the cap on new tokens. Everything behind that
 token is cut from ids, text and counts alike. The id that ended the response stays in the ids; the text has
 neither an end-of-text token nor the stop string.
 """
@@ -13,13 +13,23 @@ from typing import Literal
 from cactus_decoding.generation.text import Detokenizer
 
 FinishReason = Literal["eos", "stop", "length"]
+EOS: FinishReason = "eos"
+STOP: FinishReason = "stop"
+LENGTH: FinishReason = "length"
 
 
 class Stops:
     """Follows one response. `push` takes its ids one at a time; `text` is what may be shown of it so far."""
 
-    def __init__(self, eos: frozenset[int], strings: Sequence[str], cap: int, detokenizer: Detokenizer | None) -> None:
-        self._eos = eos
+    def __init__(
+        self,
+        eos: frozenset[int],
+        stop_ids: frozenset[int],
+        strings: Sequence[str],
+        cap: int,
+        detokenizer: Detokenizer | None,
+    ) -> None:
+        self._ends: dict[int, FinishReason] = {**dict.fromkeys(stop_ids, STOP), **dict.fromkeys(eos, EOS)}
         self._strings = tuple(strings)
         self._cap = cap
         self._detokenizer = detokenizer
@@ -31,20 +41,18 @@ class Stops:
     def push(self, token: int) -> FinishReason | None:
         """Take the next id; the reason if the response ends with it."""
         self._count += 1
-        if token in self._eos:
-            self.reason = "eos"
-        elif self._finds_string(token):
-            self.reason = "stop"
-        elif self._count >= self._cap:
-            self.reason = "length"
-        if self.reason in ("eos", "length") and self._detokenizer is not None:
-            self._text += self._detokenizer.finish()
+        self.reason = self._ends.get(token)
+        if self._detokenizer is not None and self.reason is None and self._append(self._detokenizer.push(token)):
+            self.reason = STOP
+            return self.reason
+        if self.reason is None and self._count >= self._cap:
+            self.reason = LENGTH
+        if self._detokenizer is not None and self.reason and self._append(self._detokenizer.finish()):
+            self.reason = STOP
         return self.reason
 
-    def _finds_string(self, token: int) -> bool:
-        if self._detokenizer is None:
-            return False
-        piece = self._detokenizer.push(token)
+    def _append(self, piece: str) -> bool:
+        """Add to the text; if that completes a stop string, cut the text before the first one."""
         longest = max(map(len, self._strings), default=0)
         since = max(0, len(self._text) - longest + 1)
         self._text += piece

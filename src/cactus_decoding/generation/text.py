@@ -10,31 +10,33 @@ _UNFINISHED = "\ufffd"  # what a tokenizer decodes the first bytes of an unfinis
 class Detokenizer:
     """Turns ids into text as they come.
 
-    The pieces joined are what decoding all ids at once gives, and no piece ends inside a character: bytes of an
-    unfinished one are held back until it is whole, or until `finish`.
+    No piece ends inside a character: the bytes of an unfinished one are held back until it is whole, or until
+    `finish`. With byte-level tokenizers the pieces joined are what decoding all ids at once gives; tokenizers that
+    fall back to bytes singly may, on bytes that are no text, decode the whole differently.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._core = getattr(tokenizer, "backend_tokenizer", None) or _Slow(tokenizer)
-        self._ids: list[int] = []  # the last finished piece, for the spacing of what follows, and what is held back
-        self._finished = 0  # how many of them are in the text already
+        self._ids: list[int] = []  # what was said last, for the spacing of what follows, and what came since
+        self._context = 0  # how many of them were said before
+        self._said = 0  # how many characters of their text are out
 
     def push(self, token: int) -> str:
         """The text that ``token`` finishes; often its own, sometimes none."""
         self._ids.append(token)
-        piece = self._unsaid()
-        if not piece or piece.endswith(_UNFINISHED):
-            return ""
-        self._ids = self._ids[self._finished :]
-        self._finished = len(self._ids)
+        text = self._decode(self._ids)
+        whole = text.rstrip(_UNFINISHED)
+        piece = whole[self._said :]
+        self._said += len(piece)
+        if piece and whole == text:
+            self._ids = self._ids[self._context :]
+            self._context = len(self._ids)
+            self._said = len(self._decode(self._ids))
         return piece
 
     def finish(self) -> str:
         """What is still held back: bytes that never became a character."""
-        return self._unsaid()
-
-    def _unsaid(self) -> str:
-        return self._decode(self._ids)[len(self._decode(self._ids[: self._finished])) :]
+        return self._decode(self._ids)[self._said :]
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._core.decode(ids, skip_special_tokens=True))

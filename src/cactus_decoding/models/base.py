@@ -37,6 +37,8 @@ class Model(Protocol):
 
     name: str
     vocabulary: Vocabulary
+    rows: int
+    """Ids below this can be fed; a smaller drafter may know fewer than its vocabulary has."""
     context: int
     """The most ids a sequence may hold."""
     device: torch.device
@@ -51,17 +53,6 @@ class Vocabulary:
 
     size: int
     missing: tuple[int, ...] = ()
-
-    def fit(self, logits: Tensor) -> Tensor:
-        """Cut or pad logits ``[..., rows] -> [..., size]``; ids without a token or a row get -inf."""
-        rows = logits.shape[-1]
-        if rows < self.size:
-            logits = torch.nn.functional.pad(logits, (0, self.size - rows), value=-torch.inf)
-        elif rows > self.size:
-            logits = logits[..., : self.size]
-        if self.missing:
-            logits = logits.index_fill(-1, torch.tensor(self.missing, device=logits.device), -torch.inf)
-        return logits
 
     def shared_with(self, other: Vocabulary) -> Vocabulary:
         """This vocabulary, with every id missing that is no token of ``other``."""

@@ -24,7 +24,7 @@ def require_rewind(model: Model) -> None:
     Two sequences get the same ids in the same portions; one of them is led astray in between, by a block as a
     verifier is and by single ids as a drafter is, and rewound. Their last logits must agree to rounding.
     """
-    size = model.vocabulary.size
+    size = min(model.rows, model.vocabulary.size)
     ids = (torch.arange(_KEPT + _RIGHT + _WRONG, device=model.device) * 7919 + 5) % size
     kept, right, wrong = ids[:_KEPT], ids[_KEPT : _KEPT + _RIGHT], ids[_KEPT + _RIGHT :]
     straight, astray = model.open(), model.open()

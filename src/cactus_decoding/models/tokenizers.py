@@ -8,10 +8,10 @@ from cactus_decoding.errors import PairMismatch
 from cactus_decoding.models.base import Vocabulary
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """The ids that have a token. A head padded to a round number of rows does not add any."""
+def vocabulary_of(tokenizer: PreTrainedTokenizerBase, rows: int) -> Vocabulary:
+    """The ids that have a token, and a row in a head of ``rows``; padding to a round number does not add any."""
     ids = set(tokenizer.get_vocab().values())
-    size = max(ids) + 1
+    size = min(max(ids) + 1, rows)
     return Vocabulary(size, tuple(i for i in range(size) if i not in ids))
 
 

@@ -27,6 +27,8 @@ class TransformersModel:
         self.name = name
         self.vocabulary = vocabulary
         self.device = next(module.parameters()).device
+        self.rows = int(module.get_input_embeddings().num_embeddings)
+        self._missing = torch.tensor(vocabulary.missing, dtype=torch.long, device=self.device)
         accepted = inspect.signature(module.forward).parameters
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         self._can_keep_few = "logits_to_keep" in accepted
@@ -40,13 +42,23 @@ class TransformersModel:
     def new_cache(self) -> DynamicCache:
         return DynamicCache(config=self.module.config)
 
-    def logits(self, ids: Tensor, cache: DynamicCache, keep: int) -> Tensor:
-        """Logits ``[keep, V]`` behind the last ``keep`` of ``[k]`` ids, which are appended to ``cache``."""
+    def forward(self, ids: Tensor, cache: DynamicCache, keep: int) -> Tensor:
+        """Logits ``[keep, rows]`` behind the last ``keep`` of ``[k]`` ids, which are appended to ``cache``."""
         options: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
         if self._can_keep_few:
             options["logits_to_keep"] = keep
         output = self.module(input_ids=ids.unsqueeze(0), **options)
-        return self.vocabulary.fit(output.logits[0, -keep:].to(self.device))  # a sharded model ends elsewhere
+        logits: Tensor = output.logits[0, -keep:]
+        return logits.to(self.device)  # a sharded model ends on another device than it begins
+
+    def fit(self, logits: Tensor) -> Tensor:
+        """Cut or pad ``[..., rows] -> [..., V]``; ids without a token or a row get -inf."""
+        surplus = logits.shape[-1] - self.vocabulary.size
+        if surplus > 0:
+            logits = logits[..., : self.vocabulary.size]
+        elif surplus < 0:
+            logits = torch.nn.functional.pad(logits, (0, -surplus), value=-torch.inf)
+        return logits.index_fill(-1, self._missing, -torch.inf) if self._missing.numel() else logits
 
 
 class TransformersSequence:
@@ -62,10 +74,10 @@ class TransformersSequence:
         if self._cache is None:
             raise ModelRefused(f"this sequence of {self._model.name} is closed. Open a new one.")
         began = time.perf_counter()
-        logits = self._model.logits(ids, self._cache, keep)
+        logits = self._model.forward(ids, self._cache, keep)
         self.length += ids.shape[0]
         self.seconds += time.perf_counter() - began
-        return logits
+        return self._model.fit(logits)
 
     def rewind(self, length: int) -> None:
         surplus = self.length - length
@@ -90,27 +102,30 @@ def _context_limit(config: Any) -> int:
     return min([limit, *(int(window) - 1 for window in windows)])
 
 
-def load_module(source: str, dtype: str | None, device: str | None) -> tuple[Any, PreTrainedTokenizerBase]:
+def load_module(
+    source: str, dtype: str | torch.dtype | None, device: str | torch.device | None
+) -> tuple[Any, PreTrainedTokenizerBase]:
     """Weights and tokenizer of a hub id, a local folder or a ``.gguf`` file.
 
     Args:
-        dtype: "float32", "bfloat16", "float16"; by default float32 on a CPU and the checkpoint's own elsewhere.
+        dtype: float32, bfloat16 or float16, by name or as torch's; by default float32 on a CPU and the
+            checkpoint's own elsewhere.
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if dtype is not None and dtype not in DTYPES:
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if dtype is not None and dtype not in DTYPES and dtype not in DTYPES.values():
         raise InvalidParameter(f"dtype is {dtype!r}, which is none of {', '.join(DTYPES)}.")
-    wanted = DTYPES[dtype] if dtype else (torch.float32 if device == "cpu" else "auto")
-    place, options = _locate(source)
+    wanted = DTYPES.get(str(dtype), dtype) or (torch.float32 if place.type == "cpu" else "auto")
+    where, options = _locate(source)
     try:
-        module: Any = AutoModelForCausalLM.from_pretrained(place, dtype=wanted, **options)
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        module: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted, **options)
+        tokenizer = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
         raise ModelRefused(
             f"cannot load {source!r}: {error}\nGive a hub id, a folder that holds config.json, weights and a "
             "tokenizer, or a .gguf file."
         ) from error
-    module.to(device)
+    module.to(place)
     return module, tokenizer
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -42,7 +43,7 @@ class BoundedRatio(Rule):
     source = "Tran-Thien 2023; arXiv 2609.30474, 2211.17192"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.alpha, (int, float)) and math.isfinite(self.alpha) and self.alpha >= 1.0):
+        if not (isinstance(self.alpha, Real) and math.isfinite(self.alpha) and self.alpha >= 1.0):
             raise InvalidParameter(
                 f"alpha is {self.alpha!r}, but a ratio bound is a finite number of at least 1. "
                 "Use alpha=1 for the lossless rule, or a value such as 1.5."

@@ -37,7 +37,7 @@ class Cactus(Rule):
 
     name = "cactus"
     summary = "raise h(n) as far as D(h||q) <= delta allows, scale the rest; recover from (h - p)+"
-    guarantee = "each drafted token within delta nats of the verifier; the output law is metered"
+    guarantee = "each drafted token's target within delta of the verifier (exact solver); the output law is metered"
     source = "arXiv 2604.04987"
 
     def __post_init__(self) -> None:

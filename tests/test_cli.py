@@ -10,7 +10,7 @@ import pytest
 from cactus_decoding.cli import main
 from cactus_decoding.rules import RULES
 
-QUESTION = "Tom has 5 apples. He buys 7 more apples. How many apples does Tom have now?"
+QUESTION = "Tom has 5 apples. He buys 7 more apples. He gives 4 apples to Mia. How many apples does Tom have now?"
 
 
 @pytest.fixture

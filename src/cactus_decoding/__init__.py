@@ -3,7 +3,8 @@
     import cactus_decoding as cactus
 
     pair = cactus.load_pair("abacus")
-    out = pair.generate("Tom has 5 apples. He buys 7 more. How many apples does he have?", rule=cactus.Cactus(0.25))
+    question = "Mia has 8 coins. She finds 4 more coins. She loses 3 coins. How many coins does Mia have now?"
+    out = pair.generate(question, rule=cactus.Cactus(delta=0.25), seed=7)
     print(out.text, out.stats.tokens_per_call)
 
 The names below are imported when they are first used, since torch and transformers take seconds to import.

@@ -6,9 +6,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from hypothesis import settings
 
 import cactus_decoding as cactus
 from tests.tiny import tiny_model
+
+# no deadline: a busy machine is no failure
+settings.register_profile("tests", deadline=None, max_examples=60)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)

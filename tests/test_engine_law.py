@@ -53,9 +53,8 @@ def test_lossless_emits_the_verifiers_joint_law(tiny_pair, params):
     assert (joint.sum(1) - q).abs().max() < 1e-6  # the enumeration itself is right
     counts = sample(tiny_pair, Lossless(), params, m=2).flatten()
     assert chi_square_p(counts, joint.flatten()) > 1e-4
-    possible = drafters_joint_law(tiny_pair, params).flatten()
-    kept = possible > 0
-    assert chi_square_p(counts[kept], possible[kept]) < 1e-4, "the test has no power"
+    distance = 0.5 * (drafters_joint_law(tiny_pair, params) - joint).abs().sum()
+    assert distance > 0.3, "drafter and verifier are so alike that the test has no power"
 
 
 @pytest.mark.parametrize("rule", [Cactus(0.5), BoundedRatio(2.0)])

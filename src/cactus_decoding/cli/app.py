@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from cactus_decoding.cli.demo import demo
+from cactus_decoding.cli.generate import generate
+from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
 
 app = typer.Typer(
@@ -35,10 +38,12 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
+for command in (demo, generate, rules):
+    app.command()(command)
+
+
 def main() -> None:
     """Entry point: run a command; turn the package's own errors and warnings into plain messages."""
-    from cactus_decoding.cli import demo, generate, rules  # noqa: F401  each registers its command
-
     warnings.showwarning = _print_warning  # type: ignore[assignment]
     try:
         app()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cactus_decoding.cli import options as opt
-from cactus_decoding.cli.app import app
 from cactus_decoding.cli.console import figure, out, print_json, progress
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ speed     tokens/s over those of the verifier alone
 """
 
 
-@app.command()
 def demo(
     problems: Annotated[int, typer.Option(min=1, help="How many problems to solve.")] = 12,
     delta: Annotated[float, typer.Option(help="Budget of Cactus, nats per drafted token.")] = 0.5,

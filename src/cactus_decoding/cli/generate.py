@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cactus_decoding.cli import options as opt
-from cactus_decoding.cli.app import app
 from cactus_decoding.cli.console import err, figure, out, print_json, progress
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from cactus_decoding.rules import Rule
 
 
-@app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from stdin.')],
     model: opt.Model = "abacus",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from cactus_decoding.cli import options as opt
-from cactus_decoding.cli.app import app
 from cactus_decoding.cli.console import out, print_json
 
 
-@app.command()
 def rules(as_json: opt.Json = False) -> None:
     """List the acceptance rules: settings, what each does and guarantees, and its source."""
     from cactus_decoding.rules import RULES, settings_of

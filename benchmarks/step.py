@@ -22,6 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +33,7 @@ from cactus_decoding.generation.statistics import total
 
 NEW_TOKENS = 128
 BASELINE = "transformers assisted"
-OURS = "cactus, lossless"
+OURS = "ours, lossless"
 
 Contestant = Callable[[str, int], int]  # (question, seed) -> emitted tokens
 
@@ -114,14 +115,14 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     pair = cactus.load_pair(args.model, args.draft, dtype="float32")
     common = {"m": args.m, "temperature": args.temperature}
-    stats: dict[str, list] = {"cactus, verifier alone": [], OURS: [], f"cactus, delta {args.delta:g}": []}
+    stats: dict[str, list] = {"ours, verifier alone": [], OURS: [], f"ours, cactus {args.delta:g}": []}
     options = [
         {**common, "speculate": False},
         {**common, "rule": cactus.Lossless()},
         {**common, "rule": cactus.Cactus(args.delta)},
     ]
     contestants = {
-        "transformers, verifier alone": their_contestant(pair, args, assisted=False),
+        "transformers, alone": their_contestant(pair, args, assisted=False),
         BASELINE: their_contestant(pair, args, assisted=True),
     }
     contestants |= {name: our_contestant(pair, kept, option) for (name, kept), option in zip(stats.items(), options)}
@@ -150,8 +151,11 @@ def summary(name: str, speeds: dict[str, list[float]], stats: dict[str, list]) -
 
 def print_table(figures: dict[str, dict], args: argparse.Namespace) -> None:
     table = Table(
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
         title=f"m = {args.m}, T = {args.temperature}, float32, {args.threads} thread(s), {args.rounds} rounds",
-        caption="median over rounds (lowest to highest); outside: share of the time outside the two models' forwards",
+        caption="median of rounds (lowest to highest); outside: share of the time outside the forwards",
     )
     table.add_column("", no_wrap=True)
     for heading in ("tokens/s", "x assisted", "per call", "outside"):

@@ -369,6 +369,11 @@ def test_bad_texts_are_refused(text_pair, prompt, options, error, message):
         text_pair.stream(prompt, **options)
 
 
+def test_messages_that_the_template_refuses_are_an_invalid_prompt(abacus):
+    with pytest.raises(InvalidPrompt, match="chat template refuses these messages: Abacus has no system role"):
+        abacus.generate([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}])
+
+
 def test_unknown_options_are_refused(tiny_pair):
     with pytest.raises(TypeError, match="temprature"):
         tiny_pair.generate(PROMPT, temprature=0.5)

@@ -7,6 +7,7 @@ from operator import index
 from typing import Any, cast
 
 import torch
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from cactus_decoding.errors import InvalidParameter, InvalidPrompt
@@ -84,5 +85,8 @@ def _encode_text(prompt: Any, tokenizer: PreTrainedTokenizerBase, chat: bool | N
             "the prompt is a chat, but this tokenizer has no chat template. Give a text with chat=False."
         )
     messages = [{"role": "user", "content": prompt}] if text else [dict(message) for message in prompt]
-    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    try:
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    except TemplateError as error:
+        raise InvalidPrompt(f"the model's chat template refuses these messages: {error}") from error
     return [int(i) for i in cast(list[int], ids)]

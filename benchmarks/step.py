@@ -163,8 +163,8 @@ def print_table(figures: dict[str, dict], args: argparse.Namespace) -> None:
     for name, row in figures.items():
         table.add_row(
             name,
-            f"{row['tokens_per_second']:.0f} ({row['slowest_round']:.0f}–{row['fastest_round']:.0f})",
-            f"{row['ratio_to_assisted']:.2f} ({row['ratio_lowest']:.2f}–{row['ratio_highest']:.2f})",
+            f"{row['tokens_per_second']:.0f} ({row['slowest_round']:.0f} - {row['fastest_round']:.0f})",
+            f"{row['ratio_to_assisted']:.2f} ({row['ratio_lowest']:.2f} - {row['ratio_highest']:.2f})",
             "-" if row["tokens_per_call"] is None else f"{row['tokens_per_call']:.2f}",
             "-" if row["share_outside_the_models"] is None else f"{row['share_outside_the_models']:.1%}",
         )

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cactus_decoding.embedded.problems import (
-    LARGEST,
-    STEPS,
-    Problem,
-    extract_answer,
-    is_correct,
-    make_problem,
-    make_problems,
-)
+from cactus_decoding.embedded.problems import Problem, extract_answer, is_correct, make_problem, make_problems
+from cactus_decoding.embedded.stories import LARGEST, STEPS
 
 SAMPLE = make_problems(2_000, seed=5)
 

@@ -13,7 +13,8 @@ the problem and from what was said before.
 from dataclasses import dataclass
 from random import Random
 
-from cactus_decoding.embedded.problems import Problem, Step
+from cactus_decoding.embedded.problems import Problem
+from cactus_decoding.embedded.stories import Step
 
 OPENERS = ("So", "Then", "Now", "Next", "Here", "Thus", "Hence", "Well")
 ADVERBS = ("clearly", "really", "surely", "truly", "indeed", "simply")

@@ -28,7 +28,7 @@ from rich.table import Table
 
 import cactus_decoding as cactus
 from cactus_decoding.cli.console import progress
-from cactus_decoding.embedded.problems import make_problems
+from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
 from cactus_decoding.generation.statistics import total
 
 NEW_TOKENS = 128
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--delta", type=float, default=0.5, help="of the Cactus contestant")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--seed", type=int, default=17, help="of the random numbers")
     return parser.parse_args()
 
 
@@ -88,7 +88,7 @@ def their_contestant(pair: cactus.Pair, args: argparse.Namespace, assisted: bool
     return run
 
 
-def race(contestants: dict[str, Contestant], questions: list[str], rounds: int) -> dict[str, list[float]]:
+def race(contestants: dict[str, Contestant], questions: list[str], rounds: int, seed: int) -> dict[str, list[float]]:
     """Tokens per second of each contestant in each round; a round before the first is not counted."""
     names = list(contestants)
     speeds: dict[str, list[float]] = {name: [] for name in names}
@@ -100,7 +100,7 @@ def race(contestants: dict[str, Contestant], questions: list[str], rounds: int) 
                 shift = (turn + number) % len(names)
                 for name in names[shift:] + names[:shift]:
                     began = time.perf_counter()
-                    tokens[name] += contestants[name](question, turn * 1000 + number)
+                    tokens[name] += contestants[name](question, seed + turn * 1000 + number)
                     seconds[name] += time.perf_counter() - began
                 bar.advance(step)
             if turn:
@@ -126,8 +126,8 @@ def main() -> None:
         BASELINE: their_contestant(pair, args, assisted=True),
     }
     contestants |= {name: our_contestant(pair, kept, option) for (name, kept), option in zip(stats.items(), options)}
-    questions = [problem.question for problem in make_problems(args.problems, args.seed)]
-    speeds = race(contestants, questions, args.rounds)
+    questions = [problem.question for problem in make_problems(args.problems, DEMO_SEED)]
+    speeds = race(contestants, questions, args.rounds, args.seed)
     figures = {name: summary(name, speeds, stats) for name in speeds}
     print_table(figures, args)
     print(json.dumps({"figures": figures, **vars(args), **environment()}))

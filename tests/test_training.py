@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from cactus_decoding import Cactus, Pair
 from cactus_decoding.embedded import ABACUS_DIR
-from cactus_decoding.embedded.problems import is_correct, make_problems
+from cactus_decoding.embedded.problems import DEMO_SEED, is_correct, make_problems
 from cactus_decoding.generation.statistics import total
 
 training = pytest.importorskip("training", reason="the training code is part of the repository, not of the package")
@@ -21,7 +21,6 @@ training = pytest.importorskip("training", reason="the training code is part of 
 from training.__main__ import DRAFTER, VERIFIER, save_model  # noqa: E402
 from training.tokenizer import VOCABULARY_SIZE, save_tokenizer, train_tokenizer  # noqa: E402
 from training.train import (  # noqa: E402
-    DEMO_SEED,
     SELECTION_SEED,
     TEST_SEED,
     batches,

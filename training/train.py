@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from cactus_decoding.embedded.problems import Problem, make_problem, make_problems
+from cactus_decoding.embedded.problems import DEMO_SEED, Problem, make_problem, make_problems
 from training.tokenizer import ASSISTANT, BOS, CONTEXT, EOS, USER
 from training.voices import Solution, Voice, write_solution
 
@@ -22,8 +22,6 @@ SELECTION_SEED = 1_000_001
 """Problems that sizes, loss weights and voices were chosen on."""
 TEST_SEED = 2_000_002
 """Problems for the final figures and for nothing else."""
-DEMO_SEED = 3_000_003
-"""Problems shown in the demonstration and the documentation."""
 RESERVED_COUNT = 10_000
 """The first so many problems of each reserved seed never occur in training."""
 

@@ -31,18 +31,18 @@ speed     tokens/s over those of the verifier alone
 
 
 def demo(
-    problems: Annotated[int, typer.Option(min=1, help="How many problems to solve.")] = 12,
+    problems: Annotated[int, typer.Option(min=1, max=10_000, help="How many problems to solve.")] = 12,
     delta: Annotated[float, typer.Option(help="Budget of Cactus, nats per drafted token.")] = 0.5,
     alpha: Annotated[float, typer.Option(help="Bound of the bounded ratio.")] = 3.0,
     m: opt.DraftLength = 5,
     temperature: opt.Temperature = 1.0,
-    seed: Annotated[int, typer.Option(help="Which problems, and which random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(help="Which random numbers.")] = 1,
     threads: opt.Threads = 1,
     as_json: opt.Json = False,
 ) -> None:
     """Solve word problems four ways: verifier alone, lossless, Cactus, bounded ratio. Then show one token by token."""
     from cactus_decoding.cli.loading import load
-    from cactus_decoding.embedded.problems import make_problems
+    from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
     from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
 
     ways: dict[str, Rule | None] = {
@@ -52,7 +52,7 @@ def demo(
         f"ratio {alpha:g}": BoundedRatio(alpha),
     }
     pair = load("abacus", None, None, None, threads)
-    tasks = make_problems(problems, seed)
+    tasks = make_problems(problems, DEMO_SEED)
     answers = _solve(pair, tasks, ways, m, temperature, seed)
     if as_json:
         print_json(_document(tasks, answers, ways))
@@ -135,7 +135,7 @@ def _show_one(pair: Pair, tasks: list[Problem], outputs: list[Output], m: int) -
     out.print(f"[bold]{tasks[shown].question}[/bold]", soft_wrap=True)
     out.print(painted(outputs[shown].events, pair), soft_wrap=True)
     out.print(f"\n{stats.tokens} tokens in {stats.verifier_calls} verifier calls, {m} drafted per call")
-    out.print(legend())
+    out.print(legend(), soft_wrap=True)
 
 
 def _document(tasks: list[Problem], answers: Answers, ways: dict[str, Rule | None]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def generate(
         from cactus_decoding.cli.tokens import legend, painted
 
         out.print(painted(output.events, pair), soft_wrap=True)
-        err.print(legend())
+        err.print(legend(), soft_wrap=True)
     err.print(_summary(output, chosen), soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ MEANINGS = {
     Mark.KEPT: "drafted and kept, as lossless decoding would have too",
     Mark.RELAXED: "drafted and kept only thanks to the rule",
     Mark.RECOVERED: "the drafted token was refused and this one drawn instead",
-    Mark.BONUS: "drawn from the verifier behind a block kept whole, or with none drafted",
+    Mark.BONUS: "drawn from the verifier behind a block kept whole (or none)",
 }
 
 

@@ -11,6 +11,9 @@ from random import Random
 
 from cactus_decoding.embedded.stories import KINDS, Step, Story
 
+DEMO_SEED = 3_000_003
+"""Problems for showing things: the pair was trained on none of the first 10,000 of this seed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

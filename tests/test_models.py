@@ -5,7 +5,14 @@ import importlib.util
 import pytest
 import torch
 from tokenizers import pre_tokenizers
-from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import cactus_decoding as cactus
 from cactus_decoding.errors import BrokenLogits, InvalidParameter, MissingExtra, ModelRefused, PairMismatch
@@ -123,6 +130,12 @@ def test_recurrent_models_are_refused_at_load():
     module = MambaForCausalLM(MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
     with pytest.raises(ModelRefused, match="MambaForCausalLM"):
         cactus.load_pair(module, "prompt-lookup")
+
+
+def test_encoder_decoder_models_are_refused_at_load():
+    config = T5Config(vocab_size=8, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(ModelRefused, match="T5ForConditionalGeneration.*needs a decoder-only one"):
+        cactus.load_pair(T5ForConditionalGeneration(config), "prompt-lookup")
 
 
 def test_a_sliding_window_limits_the_context_to_what_can_be_rewound():

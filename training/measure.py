@@ -8,9 +8,9 @@ import argparse
 import json
 import math
 import multiprocessing
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -18,9 +18,10 @@ import transformers
 from scipy.stats import binomtest
 
 import cactus_decoding as cactus
+from cactus_decoding.cli.console import progress
 from cactus_decoding.embedded import ABACUS_DIR
-from cactus_decoding.embedded.problems import is_correct, make_problems
-from cactus_decoding.generation.pair import Options, Output
+from cactus_decoding.embedded.problems import Problem, is_correct, make_problems
+from cactus_decoding.generation.pair import Options
 from cactus_decoding.generation.statistics import Statistics, total
 from training.train import TEST_SEED
 
@@ -35,7 +36,9 @@ WAYS: dict[str, Options] = {
     "cactus 1": {"rule": cactus.Cactus(1.0)},
     "ratio 3": {"rule": cactus.BoundedRatio(3.0)},
 }
+CHUNK = 25  # problems between two movements of the progress bar
 Interval = tuple[float, float, float]  # estimate, lower and upper end at 95%
+Solved = tuple[bool, Statistics]  # one response: whether it is right, and its counts
 
 
 def main() -> None:
@@ -47,13 +50,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/results/abacus.json"))
     options = parser.parse_args()
-    began = time.monotonic()
-    jobs = [(way, str(options.folder), options.problems, options.seed) for way in WAYS]
-    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        figures = {}
-        for way, row in pool.imap(_measure, jobs):
-            figures[way] = row
-            print(f"{way:<15} {_line(row)}   {time.monotonic() - began:.0f} s gone", flush=True)
+    problems = make_problems(options.problems, options.seed)
+    jobs = [
+        (way, str(options.folder), first, problems[first : first + CHUNK])
+        for way in WAYS
+        for first in range(0, len(problems), CHUNK)
+    ]
+    solved: dict[str, list[Solved]] = {way: [] for way in WAYS}
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool, progress() as bar:
+        step = bar.add_task("measuring", total=len(jobs))
+        for way, part in pool.imap(_solve, jobs):
+            solved[way] += part
+            bar.advance(step)
+    figures = {way: figures_of(parts) for way, parts in solved.items()}
+    for way, row in figures.items():
+        print(f"{way:<15} {_line(row)}")
     document = {
         "what": f"{options.problems} problems of seed {options.seed}, temperature 1, no filters, m = {M}",
         "command": "python -m training.measure",
@@ -65,28 +76,33 @@ def main() -> None:
     options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _measure(job: tuple[str, str, int, int]) -> tuple[str, dict[str, object]]:
-    way, folder, count, seed = job
+def _solve(job: tuple[str, str, int, list[Problem]]) -> tuple[str, list[Solved]]:
+    """A run of problems in one way; the number of a problem is its seed, so runs may be cut anywhere."""
+    way, folder, first, problems = job
+    pair = _load(folder, "drafter" if way == "drafter alone" else "verifier")
+    outputs = [pair.generate(problem.question, seed=first + i, m=M, **WAYS[way]) for i, problem in enumerate(problems)]
+    return way, [(is_correct(o.text, problem), o.stats) for o, problem in zip(outputs, problems, strict=True)]
+
+
+@cache
+def _load(folder: str, role: str) -> cactus.Pair:
+    """Once per worker and role."""
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    role = "drafter" if way == "drafter alone" else "verifier"
-    pair = cactus.load_pair(f"{folder}/{role}", f"{folder}/drafter")
-    problems = make_problems(count, seed)
-    outputs = [pair.generate(problem.question, seed=i, m=M, **WAYS[way]) for i, problem in enumerate(problems)]
-    right = sum(is_correct(output.text, problem) for output, problem in zip(outputs, problems, strict=True))
-    return way, figures_of(outputs, right)
+    return cactus.load_pair(f"{folder}/{role}", f"{folder}/drafter")
 
 
-def figures_of(outputs: Sequence[Output], right: int) -> dict[str, object]:
+def figures_of(solved: Sequence[Solved]) -> dict[str, object]:
     """Counts, and the two shares with their intervals."""
-    stats = total(output.stats for output in outputs)
+    responses = [stats for _, stats in solved]
+    stats = total(responses)
     return {
-        "right": wilson(right, len(outputs)),
-        "acceptance": share_over_responses([output.stats for output in outputs]) if stats.examined else None,
+        "right": wilson(sum(right for right, _ in solved), len(solved)),
+        "acceptance": share_over_responses(responses) if stats.examined else None,
         "relaxed": stats.relaxed / stats.examined if stats.examined else None,
         "accepted_length": stats.accepted_length if stats.examined else None,
         "tokens_per_call": stats.tokens_per_call,
-        "tokens_per_response": stats.tokens / len(outputs),
+        "tokens_per_response": stats.tokens / len(responses),
         "counts": {name: count for name, count in asdict(stats).items() if not name.endswith("seconds")},
     }
 

@@ -19,16 +19,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cactus_decoding.errors import CactusError
     from cactus_decoding.generation.loading import load_pair
-    from cactus_decoding.generation.pair import Output, Pair, Stream
+    from cactus_decoding.generation.output import Output
+    from cactus_decoding.generation.pair import Pair
+    from cactus_decoding.generation.request import Request
+    from cactus_decoding.generation.session import Session, Stream
     from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless, Rule
     from cactus_decoding.sampling import SamplingParams
 
 _HOMES = {
     "CactusError": "errors",
     "load_pair": "generation.loading",
-    "Output": "generation.pair",
+    "Output": "generation.output",
     "Pair": "generation.pair",
-    "Stream": "generation.pair",
+    "Request": "generation.request",
+    "Session": "generation.session",
+    "Stream": "generation.session",
     "RULES": "rules",
     "BoundedRatio": "rules",
     "Cactus": "rules",
@@ -45,8 +50,10 @@ __all__ = [
     "Lossless",
     "Output",
     "Pair",
+    "Request",
     "Rule",
     "SamplingParams",
+    "Session",
     "Stream",
     "load_pair",
 ]

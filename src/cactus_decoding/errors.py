@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class CactusError(Exception):
     """Base of every error this package raises on purpose."""
@@ -29,3 +31,15 @@ class BrokenLogits(CactusError, RuntimeError):
 
 class MissingExtra(CactusError, ImportError):
     """An optional package is needed; the message names the pip command that brings it."""
+
+
+class BatchFailed(CactusError, RuntimeError):
+    """Some responses of a list failed; the others did not.
+
+    ``outputs`` has one place per request, None where it failed; ``errors`` has the errors by number.
+    """
+
+    def __init__(self, message: str, outputs: Sequence[object], errors: Mapping[int, Exception]) -> None:
+        super().__init__(message)
+        self.outputs = list(outputs)
+        self.errors = dict(errors)

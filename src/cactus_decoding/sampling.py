@@ -10,6 +10,7 @@ position was drafted before it was settled.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from numbers import Integral
@@ -25,6 +26,11 @@ from cactus_decoding.errors import BrokenLogits, InvalidParameter
 class SamplingParams:
     """How logits become probabilities. Applied in this order; the defaults change nothing.
 
+    A. ``logit_bias``: ``{id: number}``, added to these logits; -inf forbids an id.
+    B. ``repetition_penalty``: logits of ids in the prompt or the response so far are divided by it if positive and
+       multiplied if negative; 1 is off.
+    C. ``presence_penalty``, ``frequency_penalty``: taken off the logits of ids in the response so far, once and once
+       per occurrence; 0 is off.
     1. ``temperature``: logits are divided by it; 0 puts all mass on the largest logit.
     2. ``top_k``: keep the k largest (ties with the k-th are kept); 0 is off.
     3. ``top_p``: of what is left, renormalised, keep the smallest set of largest ones that reaches top_p
@@ -36,6 +42,10 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
@@ -46,20 +56,59 @@ class SamplingParams:
             raise InvalidParameter(f"top_p is {self.top_p}, but must lie in (0, 1] (1 is off).")
         if not 0.0 <= self.min_p <= 1.0:
             raise InvalidParameter(f"min_p is {self.min_p}, but must lie in [0, 1] (0 is off).")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise InvalidParameter(f"{name} is {getattr(self, name)}, but must be a finite number (0 is off).")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0.0):
+            raise InvalidParameter(
+                f"repetition_penalty is {self.repetition_penalty}, but must be a finite number above 0 (1 is off)."
+            )
+        object.__setattr__(self, "logit_bias", _pairs(self.logit_bias))
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def penalised(self) -> bool:
+        """Whether the law of a position depends on the text before it, other than through the model."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+def _pairs(bias: Mapping[int, float] | tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    pairs = tuple(sorted(bias.items() if isinstance(bias, Mapping) else bias))
+    for token, value in pairs:
+        if not (isinstance(token, Integral) and token >= 0):
+            raise InvalidParameter(f"logit_bias names the id {token!r}, but ids are whole numbers of at least 0.")
+        if math.isnan(value) or value == math.inf:
+            raise InvalidParameter(f"logit_bias of id {token} is {value}, but must be a number or -inf.")
+    return tuple((int(token), float(value)) for token, value in pairs)
+
+
+def biased(logits: Tensor, params: SamplingParams) -> Tensor:
+    """``[..., V]`` logits with the bias of ``params`` added."""
+    if not params.logit_bias:
+        return logits
+    ids, values = zip(*params.logit_bias)
+    size = logits.shape[-1]
+    if max(ids) >= size:
+        raise InvalidParameter(f"logit_bias names the id {max(ids)}, but the vocabulary has {size}.")
+    bias = torch.zeros(size, device=logits.device)
+    bias[list(ids)] = torch.tensor(values, device=logits.device)
+    return logits + bias
+
 
 def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """The distribution that ``params`` makes of ``logits``: ``[..., V] -> [..., V]``, float32 or wider.
+
+    All of it but the penalties, which need to know the text: see `cactus_decoding.laws`.
 
     A logit of -inf is a token that cannot come. A NaN or +inf anywhere in a row, or a row without any finite
     logit, gives a row of NaN, which `require_sound` finds in one look per row.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
+    logits = biased(logits, params)
     if params.greedy:
         return _one_hot_of_largest(logits)
     support = None

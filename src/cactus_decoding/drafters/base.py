@@ -8,39 +8,50 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.laws import Shaping
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafted ids ``[k]`` and the laws ``[k, V]`` they were really drawn from; None: each was certain."""
+    """Drafted ids ``[n, k]``, row i's first ``lengths[i]`` of them real, and the laws they were really drawn from."""
 
     ids: Tensor
+    lengths: tuple[int, ...]
     p: Tensor | None
+    """``[n, k, V]``, or None: each was certain."""
 
 
-class DraftSession(Protocol):
-    """The drafting side of one sequence."""
+class DraftRows(Protocol):
+    """The drafting side of a batch: rows numbered as in `cactus_decoding.models.base.Rows`."""
 
     @property
     def seconds(self) -> float:
         """Time spent in the drafter's forward so far."""
 
-    def propose(self, settled: Sequence[int], count: int, u: Tensor) -> Proposal:
-        """Draft at most ``count`` ids (fewer, even none, where it cannot) to follow ``settled``.
+    def add(self, shaping: Shaping) -> None:
+        """Open one more row, whose proposals are drawn with ``shaping``, the same that the verifier uses."""
 
-        ``settled`` is the prompt and everything emitted so far; it only ever grows. ``u`` is ``[count]``.
+    def drop(self, row: int) -> None:
+        """Close a row; the last row takes its number."""
+
+    def propose(self, settled: Sequence[Sequence[int]], counts: Sequence[int], u: Tensor) -> Proposal:
+        """Draft at most ``counts[i]`` ids (fewer, even none, where it cannot) to follow each ``settled[i]``.
+
+        ``settled`` holds each row's prompt and everything emitted so far; it only ever grows. ``u`` is
+        ``[n, max(counts)]``.
         """
 
-    def accept(self, length: int) -> None:
+    def accept(self, row: int, length: int) -> None:
         """The first ``length`` ids of ``settled`` plus proposal stand; forget what was drafted behind them."""
 
     def close(self) -> None:
-        """Free what is held. The session is not used after this."""
+        """Free what is held. The rows are not used after this."""
 
 
 class Drafter(Protocol):
-    """Opens drafting sessions."""
+    """Opens rows for drafting."""
 
-    def open(self, params: SamplingParams) -> DraftSession:
-        """A new session whose proposals are drawn with ``params``, the same ones the verifier uses."""
+    name: str
+
+    def open(self) -> DraftRows:
+        """Rows of its own, none open yet."""

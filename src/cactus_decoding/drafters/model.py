@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.drafters.base import Proposal
-from cactus_decoding.models.base import CachedSequence, Model
-from cactus_decoding.sampling import SamplingParams, draw, probabilities
+from cactus_decoding.laws import Shaping, laws_of
+from cactus_decoding.models.base import Model, Rows
+from cactus_decoding.models.feeding import feed_pending, padded
+from cactus_decoding.sampling import draw
 
 
 class ModelDrafter:
@@ -17,41 +19,61 @@ class ModelDrafter:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.name = model.name
 
-    def open(self, params: SamplingParams) -> ModelDraftSession:
-        return ModelDraftSession(self.model.open(), self.model, params)
+    def open(self) -> ModelDraftRows:
+        return ModelDraftRows(self.model.open(), self.model)
 
 
-class ModelDraftSession:
+class ModelDraftRows:
     """The cache lags behind ``settled`` by what was emitted last; `propose` feeds that first."""
 
-    def __init__(self, sequence: CachedSequence, model: Model, params: SamplingParams) -> None:
-        self._sequence = sequence
+    def __init__(self, rows: Rows, model: Model) -> None:
+        self._rows = rows
         self._model = model
-        self._params = params
+        self._shapings: list[Shaping] = []
 
     @property
     def seconds(self) -> float:
-        return self._sequence.seconds
+        return self._rows.seconds
 
-    def propose(self, settled: Sequence[int], count: int, u: Tensor) -> Proposal:
-        pending = settled[self._sequence.length :]
-        count = min(count, self._model.context - len(settled) + 1)  # the last id drafted is never fed
-        if count < 1 or max(pending) >= self._model.rows:  # full, or the text has a token it does not know
-            return Proposal(torch.empty(0, dtype=torch.long, device=self._model.device), None)
-        feed = torch.tensor(pending, device=self._model.device)
-        u = u.to(self._model.device)
-        ids: list[Tensor] = []
+    def add(self, shaping: Shaping) -> None:
+        self._rows.add()
+        self._shapings.append(shaping)
+
+    def drop(self, row: int) -> None:
+        self._rows.drop(row)
+        self._shapings[row] = self._shapings[-1]
+        self._shapings.pop()
+
+    def propose(self, settled: Sequence[Sequence[int]], counts: Sequence[int], u: Tensor) -> Proposal:
+        pendings = [ids[held:] for ids, held in zip(settled, self._rows.lengths)]
+        counts = [self._able(*row) for row in zip(settled, pendings, counts)]
+        device, n, most = self._model.device, len(settled), max(counts, default=0)
+        if most < 1:
+            return Proposal(torch.empty(n, 0, dtype=torch.long, device=device), (0,) * n, None)
+        pendings = feed_pending(self._rows, [p if count else () for p, count in zip(pendings, counts)], device)
+        u = u.to(device)
+        feed, fed = padded(pendings, device), [len(pending) for pending in pendings]
+        ids = torch.zeros(n, most, dtype=torch.long, device=device)
         laws: list[Tensor] = []
-        for place in range(count):
-            law = probabilities(self._sequence.extend(feed, 1), self._params)  # [1, V]
-            feed = draw(law, u[place : place + 1])
+        one = [min(1, count) for count in counts]
+        for place in range(most):
+            logits = self._rows.extend(feed, fed, one)
+            law = laws_of(logits, self._shapings, settled, ids, [place] * n, one)[:, 0]
+            ids[:, place] = draw(law, u[:, place])
             laws.append(law)
-            ids.append(feed)
-        return Proposal(torch.cat(ids), torch.cat(laws))
+            feed, fed = ids[:, place : place + 1], one
+        return Proposal(ids, tuple(counts), torch.stack(laws, dim=1))
 
-    def accept(self, length: int) -> None:
-        self._sequence.rewind(min(length, self._sequence.length))
+    def _able(self, settled: Sequence[int], pending: Sequence[int], count: int) -> int:
+        """How many it can draft: none if the text is full or has a token it does not know."""
+        count = min(count, self._model.context - len(settled) + 1)  # the last id drafted is never fed
+        return 0 if count < 1 or max(pending) >= self._model.rows else count
+
+    def accept(self, row: int, length: int) -> None:
+        self._rows.rewind(row, length)
 
     def close(self) -> None:
-        self._sequence.close()
+        self._rows.close()
+        self._shapings = []

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from cactus_decoding.drafters.base import Proposal
 from cactus_decoding.errors import InvalidParameter
-from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.laws import Shaping
+from cactus_decoding.models.feeding import padded
 
 
 class PromptLookup:
@@ -20,45 +21,69 @@ class PromptLookup:
         device: where the drafted ids are wanted.
     """
 
+    name = "prompt lookup"
+
     def __init__(self, ngram: int = 3, device: torch.device | str = "cpu") -> None:
         if ngram < 1:
             raise InvalidParameter(f"ngram is {ngram}, but a lookup needs at least 1 token.")
         self._ngram = ngram
-        self._device = device
+        self._device = torch.device(device)
 
-    def open(self, params: SamplingParams) -> PromptLookupSession:
-        return PromptLookupSession(self._ngram, self._device)
+    def open(self) -> PromptLookupRows:
+        return PromptLookupRows(self._ngram, self._device)
 
 
-class PromptLookupSession:
-    """Keeps, for every run of up to ``ngram`` tokens, where its latest continuation begins."""
+class PromptLookupRows:
+    """One index per row."""
 
     seconds = 0.0
 
-    def __init__(self, ngram: int, device: torch.device | str) -> None:
+    def __init__(self, ngram: int, device: torch.device) -> None:
         self._ngram = ngram
         self._device = device
-        self._continuation: dict[tuple[int, ...], int] = {}
-        self._indexed = 1
+        self._indexes: list[_Index] = []
 
-    def propose(self, settled: Sequence[int], count: int, u: Tensor) -> Proposal:
-        self._index(settled)
-        ids: Sequence[int] = ()
-        for size in range(min(self._ngram, len(settled)), 0, -1):
-            begin = self._continuation.get(tuple(settled[-size:]))
-            if begin is not None:
-                ids = settled[begin : begin + count]
-                break
-        return Proposal(torch.tensor(ids, dtype=torch.long, device=self._device), None)
+    def add(self, shaping: Shaping) -> None:
+        self._indexes.append(_Index(self._ngram))
 
-    def _index(self, settled: Sequence[int]) -> None:
-        for begin in range(self._indexed, len(settled)):
-            for size in range(1, min(self._ngram, begin) + 1):
-                self._continuation[tuple(settled[begin - size : begin])] = begin
-        self._indexed = max(self._indexed, len(settled))
+    def drop(self, row: int) -> None:
+        self._indexes[row] = self._indexes[-1]
+        self._indexes.pop()
 
-    def accept(self, length: int) -> None:
+    def propose(self, settled: Sequence[Sequence[int]], counts: Sequence[int], u: Tensor) -> Proposal:
+        found = [index.continuation(*row) for index, *row in zip(self._indexes, settled, counts)]
+        return Proposal(padded(found, self._device), tuple(map(len, found)), None)
+
+    def accept(self, row: int, length: int) -> None:
         """Nothing to forget: only settled text is indexed."""
 
     def close(self) -> None:
-        self._continuation.clear()
+        self._indexes = []
+
+
+class _Index:
+    """For every run of up to ``ngram`` tokens of one text, where its latest continuation begins."""
+
+    def __init__(self, ngram: int) -> None:
+        self._ngram = ngram
+        self._begins: dict[tuple[int, ...], int] = {}
+        self._indexed = 1
+
+    def continuation(self, text: Sequence[int], count: int) -> Sequence[int]:
+        """``count`` ids that followed the last ones of ``text`` before; none if these never stood there.
+
+        Where the text ends first, what it repeats goes on repeating.
+        """
+        self._follow(text)
+        for size in range(min(self._ngram, len(text)), 0, -1):
+            begin = self._begins.get(tuple(text[-size:]))
+            if begin is not None:
+                period = len(text) - begin
+                return [text[begin + place % period] for place in range(count)]
+        return ()
+
+    def _follow(self, text: Sequence[int]) -> None:
+        for begin in range(self._indexed, len(text)):
+            for size in range(1, min(self._ngram, begin) + 1):
+                self._begins[tuple(text[begin - size : begin])] = begin
+        self._indexed = max(self._indexed, len(text))

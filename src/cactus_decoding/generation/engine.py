@@ -1,125 +1,277 @@
-"""The loop: draft, score, verify, rewind, until the response ends.
+"""The loop: draft, score, verify, rewind, for a batch of responses side by side.
 
 Knows ids and laws only; text enters through `Stops`. Both caches lag behind the settled ids by what was emitted
 last, so each step feeds one verifier call with that id and the drafted ones, and no forward is spent on feeding
-alone: the prompt itself rides in the first call.
+alone; a prompt rides in the first call where nobody would have to wait for it.
+
+Nothing a row draws, keeps or emits depends on its neighbours: its random numbers are its own, its laws are made of
+its own logits, and its caches have their own lengths.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from cactus_decoding.drafters.base import Drafter, DraftSession, Proposal
-from cactus_decoding.generation.events import Event, event_of
+from cactus_decoding.drafters.base import Drafter, Proposal
+from cactus_decoding.errors import BrokenLogits
+from cactus_decoding.generation.drafting import AcceptanceHistory, StepCosts, choose_m
+from cactus_decoding.generation.events import Event, ListedVerdicts, Top, event_of, listed
 from cactus_decoding.generation.stops import Stops
-from cactus_decoding.models.base import CachedSequence, Model
+from cactus_decoding.laws import Shaping, laws_of
+from cactus_decoding.models.base import Model
+from cactus_decoding.models.feeding import feed_pending, padded
 from cactus_decoding.rules.base import Rule
-from cactus_decoding.sampling import Purpose, RandomStream, SamplingParams, probabilities
+from cactus_decoding.sampling import Purpose, RandomStream
 from cactus_decoding.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One response to make. ``seed`` and ``number`` together name its stream of random numbers."""
+class Job:
+    """One response to make."""
 
     prompt: tuple[int, ...]
     rule: Rule
-    m: int
-    params: SamplingParams
+    m: int | None
+    """Draft length; None adapts it, 0 leaves the verifier alone."""
+    shaping: Shaping
     max_new_tokens: int
     seed: int
-    number: int = 0
+    max_relaxed: int | None = None
+    """The budget of relaxed tokens; behind the last of them the rule is lossless."""
+    logprobs: int = 0
+    """How many of the likeliest tokens each event lists per emitted one."""
 
 
 class Decoding:
-    """One response in the making. Call `step` until `done`; the caches are freed then, or by `close` before."""
+    """One response in the making."""
 
-    def __init__(self, verifier: Model, drafter: Drafter | None, request: Request, stops: Stops) -> None:
-        self.request = request
+    def __init__(self, job: Job, stops: Stops) -> None:
+        self.job = job
         self.stops = stops
-        self.ids: list[int] = []
-        self._closed = False
-        self._settled = list(request.prompt)
-        self._random = RandomStream(request.seed, request.number)
-        self._device = verifier.device
-        self._verifier: CachedSequence = verifier.open()
-        self._drafter: DraftSession | None = drafter.open(request.params) if drafter else None
+        self.settled = list(job.prompt)
+        self.events: list[Event] = []
+        self.history = AcceptanceHistory()
+        self.random = RandomStream(job.seed, 0)
+        self.relaxed = 0
+        self.closed = False
+        self.error: Exception | None = None
+        self.seconds = self.verifier_seconds = self.drafter_seconds = 0.0
 
     @property
-    def verifier_seconds(self) -> float:
-        return self._verifier.seconds
+    def ids(self) -> list[int]:
+        return self.settled[len(self.job.prompt) :]
 
     @property
-    def drafter_seconds(self) -> float:
-        return self._drafter.seconds if self._drafter else 0.0
+    def position(self) -> int:
+        return len(self.settled) - len(self.job.prompt)
 
     @property
     def done(self) -> bool:
-        """Whether the response has ended or was closed."""
-        return self._closed or self.stops.reason is not None
+        """Whether the response has ended, failed or was closed."""
+        return self.closed or self.stops.reason is not None
 
-    def close(self) -> None:
-        self._closed = True
-        self._verifier.close()
-        if self._drafter is not None:
-            self._drafter.close()
-
-    def step(self) -> Event:
-        """One verifier call. Emits between 1 and m + 1 ids, never more than are still wanted.
-
-        Whatever goes wrong within closes the response: its caches may hold ids that were never settled.
-        """
-        try:
-            event = self._step()
-        except BaseException:
-            self.close()
-            raise
-        if self.done:
-            self.close()
-        return event
-
-    @torch.inference_mode()
-    def _step(self) -> Event:
-        request = self.request
-        position, before = len(self.ids), len(self._settled)
-        room = min(request.m, request.max_new_tokens - position - 1)
-        numbers = self._random.at(position, room + 1).to(self._device)
-        proposal = self._propose(room, numbers[Purpose.DRAFT])
-        k = proposal.ids.shape[0]
-        pending = torch.tensor(self._settled[self._verifier.length :], device=self._device)
-        logits = self._verifier.extend(torch.cat([pending, proposal.ids]), keep=k + 1)
-        verdicts = verify(
-            draft=proposal.ids.unsqueeze(0),
-            p=None if proposal.p is None else proposal.p.unsqueeze(0),
-            q=probabilities(logits, request.params).unsqueeze(0),
-            rule=request.rule,
-            u=numbers[Purpose.ACCEPT, :k].unsqueeze(0),
-            u_emit=numbers[Purpose.EMIT, : k + 1].unsqueeze(0),
-        )
-        kept = int(verdicts.kept)
-        used = self._settle([*proposal.ids[:kept].tolist(), int(verdicts.emitted)])
-        self._rewind(before + kept)
-        return event_of(verdicts, 0, position, k, used)
-
-    def _propose(self, room: int, u: torch.Tensor) -> Proposal:
-        if self._drafter is None or room < 1:
-            return Proposal(torch.empty(0, dtype=torch.long, device=self._device), None)
-        proposal = self._drafter.propose(self._settled, room, u[:room])
-        p = None if proposal.p is None else proposal.p.to(self._device)
-        return Proposal(proposal.ids.to(self._device), p)
-
-    def _settle(self, tokens: list[int]) -> int:
+    def settle(self, tokens: Sequence[int]) -> int:
         """Append ids until the response ends; how many of them it took."""
         for used, token in enumerate(tokens, start=1):
-            self.ids.append(token)
-            self._settled.append(token)
+            self.settled.append(token)
             if self.stops.push(token) is not None:
                 return used
         return len(tokens)
 
-    def _rewind(self, length: int) -> None:
-        self._verifier.rewind(length)
+    def note(self, event: Event) -> None:
+        self.events.append(event)
+        self.history.note(event)
+        self.relaxed += event.relaxed
+
+
+class Batch:
+    """Responses that are decoded together. `admit` and `drop` them between steps; `step` drops those that end.
+
+    Args:
+        costs: seconds of a step of n rows, for the responses that adapt their draft length.
+    """
+
+    def __init__(self, verifier: Model, drafter: Drafter | None, costs: Callable[[int], StepCosts]) -> None:
+        self._device = verifier.device
+        self._verifier = verifier.open()
+        self._drafter = drafter.open() if drafter else None
+        self._costs = costs
+        self.decodings: list[Decoding] = []
+
+    def admit(self, decoding: Decoding) -> None:
+        self._verifier.add()
         if self._drafter is not None:
-            self._drafter.accept(length)
+            self._drafter.add(decoding.job.shaping)
+        self.decodings.append(decoding)
+
+    @torch.inference_mode()
+    def drop(self, decoding: Decoding) -> None:
+        """Take a response out and free its caches."""
+        row = self.decodings.index(decoding)
+        decoding.closed = True
+        self._verifier.drop(row)
+        if self._drafter is not None:
+            self._drafter.drop(row)
+        self.decodings[row] = self.decodings[-1]
+        self.decodings.pop()
+
+    def close(self) -> None:
+        for decoding in self.decodings:
+            decoding.closed = True
+        self.decodings = []
+        self._verifier.close()
+        if self._drafter is not None:
+            self._drafter.close()
+
+    def step(self) -> None:
+        """One verifier call. Each response gets 1 to m + 1 ids, never more than it still wants, or its error.
+
+        Whatever else goes wrong within closes all of them: their caches may hold ids that were never settled.
+        """
+        decodings, began = list(self.decodings), time.perf_counter()
+        before = self._model_seconds()
+        try:
+            self.examine(self.propose(self._draft_lengths()))
+        except BaseException:
+            self.close()
+            raise
+        spent = [time.perf_counter() - began, *(now - then for now, then in zip(self._model_seconds(), before))]
+        for decoding in decodings:  # a step's time is shared by those it served
+            decoding.seconds += spent[0] / len(decodings)
+            decoding.verifier_seconds += spent[1] / len(decodings)
+            decoding.drafter_seconds += spent[2] / len(decodings)
+            if decoding.done:
+                self.drop(decoding)
+
+    def _model_seconds(self) -> tuple[float, float]:
+        return self._verifier.seconds, self._drafter.seconds if self._drafter else 0.0
+
+    def _draft_lengths(self) -> list[int]:
+        """How many ids to draft for each response; one less than it still wants, at most."""
+        adapting = [decoding.history for decoding in self.decodings if decoding.job.m is None]
+        adapted = choose_m(self._costs(len(self.decodings)), adapting) if adapting and self._drafter else 0
+        return [
+            min(adapted if decoding.job.m is None else decoding.job.m, decoding.job.max_new_tokens - decoding.position - 1)
+            for decoding in self.decodings
+        ]
+
+    @torch.inference_mode()
+    def propose(self, counts: Sequence[int]) -> Proposal:
+        """Up to ``counts[i]`` drafted ids for each response."""
+        n, most = len(counts), max(counts)
+        if self._drafter is None or most < 1:
+            return Proposal(torch.empty(n, 0, dtype=torch.long, device=self._device), (0,) * n, None)
+        u = torch.stack([d.random.at(d.position, most)[Purpose.DRAFT] for d in self.decodings])
+        proposal = self._drafter.propose([d.settled for d in self.decodings], counts, u)
+        p = None if proposal.p is None else proposal.p.to(self._device)
+        return Proposal(proposal.ids.to(self._device), proposal.lengths, p)
+
+    @torch.inference_mode()
+    def examine(self, proposal: Proposal) -> None:
+        """Score the proposal, settle what is kept and emitted, and rewind the caches to it."""
+        q = self._score(proposal)
+        k = proposal.ids.shape[1]
+        numbers = torch.stack([d.random.at(d.position, k + 1) for d in self.decodings], dim=1).to(self._device)
+        tops = self._tops(q)
+        for row, verdicts, place in self._verify(proposal, q, numbers):
+            self._settle(row, verdicts, place, proposal.lengths[row], tops[row])
+
+    def _score(self, proposal: Proposal) -> Tensor:
+        """The verifier's laws ``[n, k + 1, V]`` at the drafted positions and the one behind them."""
+        befores = [decoding.settled for decoding in self.decodings]
+        pendings = [ids[held:] for ids, held in zip(befores, self._verifier.lengths)]
+        pendings = feed_pending(self._verifier, pendings, self._device)
+        keep = [length + 1 for length in proposal.lengths]
+        counts = [len(pending) + length for pending, length in zip(pendings, proposal.lengths)]
+        logits = self._verifier.extend(_joined(pendings, proposal, max(counts), self._device), counts, keep)
+        shapings = [decoding.job.shaping for decoding in self.decodings]
+        return laws_of(logits, shapings, befores, proposal.ids, proposal.lengths, keep)
+
+    def _verify(
+        self, proposal: Proposal, q: Tensor, numbers: Tensor
+    ) -> list[tuple[int, ListedVerdicts | BrokenLogits, int]]:
+        """(row, verdicts, place in them) of every row, a call per rule; a row with broken laws gets its error."""
+        groups: dict[Rule, list[int]] = {}
+        for row, decoding in enumerate(self.decodings):
+            groups.setdefault(decoding.job.rule, []).append(row)
+        found: list[tuple[int, ListedVerdicts | BrokenLogits, int]] = []
+        for rule, rows in groups.items():
+            try:
+                verdicts = self._verify_rows(proposal, q, numbers, rule, rows)
+                found += [(row, verdicts, place) for place, row in enumerate(rows)]
+            except BrokenLogits:
+                found += [(row, self._verify_alone(proposal, q, numbers, rule, row), 0) for row in rows]
+        return found
+
+    def _verify_alone(
+        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, row: int
+    ) -> ListedVerdicts | BrokenLogits:
+        try:
+            return self._verify_rows(proposal, q, numbers, rule, [row])
+        except BrokenLogits as error:
+            return BrokenLogits(f"behind token {self.decodings[row].position} of the response, {error}")
+
+    def _verify_rows(
+        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, rows: list[int]
+    ) -> ListedVerdicts:
+        k = max(proposal.lengths[row] for row in rows)
+        everything = len(rows) == len(self.decodings)
+
+        def those(x: Tensor) -> Tensor:
+            return x if everything else x[rows]
+
+        budgets = [(self.decodings[row].job.max_relaxed, self.decodings[row].relaxed) for row in rows]
+        limited = any(budget is not None for budget, _ in budgets)
+        left = [2**62 if budget is None else budget - relaxed for budget, relaxed in budgets]
+        return listed(
+            verify(
+                draft=those(proposal.ids)[:, :k],
+                p=None if proposal.p is None else those(proposal.p)[:, :k],
+                q=those(q)[:, : k + 1],
+                rule=rule,
+                u=those(numbers[Purpose.ACCEPT])[:, :k],
+                u_emit=those(numbers[Purpose.EMIT])[:, : k + 1],
+                lengths=torch.tensor([proposal.lengths[row] for row in rows], device=self._device),
+                relaxed_left=torch.tensor(left, device=self._device) if limited else None,
+            )
+        )
+
+    def _settle(self, row: int, verdicts: ListedVerdicts | BrokenLogits, place: int, length: int, top: Top) -> None:
+        decoding = self.decodings[row]
+        if isinstance(verdicts, BrokenLogits):
+            decoding.error, decoding.closed = verdicts, True
+            return
+        position, before, kept = decoding.position, len(decoding.settled), verdicts.kept[place]
+        used = decoding.settle([*verdicts.draft[place][:kept], verdicts.emitted[place]])
+        decoding.note(event_of(verdicts, place, position, length, used, top[:used]))
+        self._verifier.rewind(row, before + kept)
+        if self._drafter is not None:
+            self._drafter.accept(row, before + kept)
+
+    def _tops(self, q: Tensor) -> list[Top]:
+        """For each row that wants them, the likeliest (id, q) at every position."""
+        return [
+            _likeliest(q[row], decoding.job.logprobs) if decoding.job.logprobs else ()
+            for row, decoding in enumerate(self.decodings)
+        ]
+
+
+def _likeliest(q: Tensor, count: int) -> Top:
+    values, ids = q.topk(min(count, q.shape[-1]), dim=-1)
+    return tuple(tuple(zip(*row)) for row in zip(ids.tolist(), values.tolist()))
+
+
+def _joined(pendings: Sequence[Sequence[int]], proposal: Proposal, width: int, device: torch.device) -> Tensor:
+    """``[n, width]``: each row's pending ids, then its drafted ones, then padding."""
+    ids, longest = padded(pendings, device), max(map(len, pendings))
+    if min(map(len, pendings)) == longest:
+        return torch.cat([ids, proposal.ids], dim=1)[:, :width]
+    joined = torch.nn.functional.pad(ids, (0, width - longest))
+    for row, (pending, length) in enumerate(zip(pendings, proposal.lengths)):
+        joined[row, len(pending) : len(pending) + length] = proposal.ids[row, :length]
+    return joined

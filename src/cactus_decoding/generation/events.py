@@ -10,6 +10,9 @@ import torch
 from cactus_decoding.verify import Verdict, Verdicts
 
 
+Top = tuple[tuple[tuple[int, float], ...], ...]
+
+
 class Mark(str, Enum):
     """How a token of the text came about."""
 
@@ -24,7 +27,7 @@ class Event:
     """What one verifier call examined and emitted, for one sequence.
 
     ``p``, ``q``, ``h`` and ``u`` are those of the drafted token at each place; ``emitted`` is None where the
-    response ended within the drafted tokens before it.
+    response ended within the drafted tokens before it, and its ``q`` and ``h`` with it.
     """
 
     position: int  # of the block's first token in the response
@@ -35,17 +38,26 @@ class Event:
     u: tuple[float, ...]
     verdicts: tuple[Verdict, ...]
     emitted: int | None
+    q_emitted: float | None
+    h_emitted: float | None
     bonus: bool  # the emitted token was drawn from q behind a whole block, not in recovery from a refusal
+    top: Top = ()
+    """Where asked for: the likeliest (id, q) at the position of each token of `tokens`."""
 
     @property
     def kept(self) -> int:
         """Drafted tokens that stand in the text, relaxed ones included."""
         return sum(verdict in (Verdict.KEPT, Verdict.RELAXED) for verdict in self.verdicts)
 
+    @property
+    def relaxed(self) -> int:
+        """Drafted tokens that stand in the text only thanks to the rule."""
+        return sum(verdict is Verdict.RELAXED for verdict in self.verdicts)
+
     def to_dict(self) -> dict[str, object]:
         """For JSON: verdicts and marks by their names."""
-        names = {name: getattr(self, name) for name in ("position", "draft", "p", "q", "h", "u", "emitted", "bonus")}
-        return names | {"verdicts": [verdict.name.lower() for verdict in self.verdicts]}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"verdicts": [verdict.name.lower() for verdict in self.verdicts]}
 
     def tokens(self) -> list[tuple[int, Mark]]:
         """The ids this step added to the text, each with how it came about."""
@@ -56,7 +68,34 @@ class Event:
         return added
 
 
-def event_of(verdicts: Verdicts, row: int, position: int, length: int, used: int) -> Event:
+@dataclass(frozen=True, slots=True)
+class ListedVerdicts:
+    """`Verdicts` as plain lists, moved off the device in as few transfers as there are kinds of number."""
+
+    draft: list[list[int]]
+    scalars: list[list[list[float]]]  # of p_n, q_n, h_n, u, by row
+    verdict: list[list[int]]
+    kept: list[int]
+    emitted: list[int]
+    emitted_scalars: list[list[float]]  # of q and h, by row
+    bonus: list[int]
+
+
+def listed(verdicts: Verdicts) -> ListedVerdicts:
+    """Everything `event_of` needs, for all rows at once."""
+    scalars = torch.stack([verdicts.p_n, verdicts.q_n, verdicts.h_n, verdicts.u], dim=1)
+    counts = torch.stack([verdicts.kept, verdicts.emitted, verdicts.bonus.to(verdicts.kept.dtype)])
+    kept, emitted, bonus = counts.tolist()
+    emitted_scalars = torch.stack([verdicts.q_emitted, verdicts.h_emitted], dim=1)
+    return ListedVerdicts(
+        verdicts.draft.tolist(), scalars.tolist(), verdicts.verdict.tolist(), kept, emitted, emitted_scalars.tolist(),
+        bonus,
+    )  # fmt: skip
+
+
+def event_of(
+    verdicts: ListedVerdicts, row: int, position: int, length: int, used: int, top: Top = ()
+) -> Event:
     """The event of one row of a batch.
 
     Args:
@@ -64,13 +103,24 @@ def event_of(verdicts: Verdicts, row: int, position: int, length: int, used: int
         used: how many of its new tokens (kept ones, then the emitted one) the response took before it ended;
             drafted tokens behind that count as ignored.
     """
-    draft = verdicts.draft[row, :length].tolist()
-    numbers = torch.stack([verdicts.p_n[row], verdicts.q_n[row], verdicts.h_n[row], verdicts.u[row]])
-    p, q, h, u = (tuple(values) for values in numbers[:, :length].tolist())
-    kept, emitted = int(verdicts.kept[row]), int(verdicts.emitted[row])
-    marked = [Verdict(code) for code in verdicts.verdict[row, :length].tolist()]
-    if used <= kept:
+    p, q, h, u = (tuple(values[:length]) for values in verdicts.scalars[row])
+    marked = [Verdict(code) for code in verdicts.verdict[row][:length]]
+    if used <= verdicts.kept[row]:
         marked[used:] = [Verdict.IGNORED] * (length - used)
+        emitted = q_emitted = h_emitted = None
+    else:
+        emitted, (q_emitted, h_emitted) = verdicts.emitted[row], verdicts.emitted_scalars[row]
     return Event(
-        position, tuple(draft), p, q, h, u, tuple(marked), emitted if used > kept else None, bool(verdicts.bonus[row])
+        position=position,
+        draft=tuple(verdicts.draft[row][:length]),
+        p=p,
+        q=q,
+        h=h,
+        u=u,
+        verdicts=tuple(marked),
+        emitted=emitted,
+        q_emitted=q_emitted,
+        h_emitted=h_emitted,
+        bonus=bool(verdicts.bonus[row]),
+        top=top,
     )

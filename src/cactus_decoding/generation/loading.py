@@ -13,7 +13,6 @@ from cactus_decoding.embedded import ABACUS_DIR
 from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.generation.pair import Pair
 from cactus_decoding.models.base import Vocabulary
-from cactus_decoding.models.selftest import require_rewind
 from cactus_decoding.models.tokenizers import require_same_tokens, vocabulary_of
 from cactus_decoding.models.transformers import TransformersModel, load_module
 
@@ -53,7 +52,6 @@ def load_pair(
     module, tokenizer = _load(model, "verifier", tokenizer, dtype, device)
     vocabulary = vocabulary_of(tokenizer, _rows(module)) if tokenizer else Vocabulary(_rows(module))
     verifier = TransformersModel(module, _name(model, "verifier"), vocabulary)
-    require_rewind(verifier)
     return Pair(
         verifier, _drafter(draft or ABACUS, verifier, tokenizer, dtype, device), tokenizer, _eos(module, tokenizer)
     )
@@ -92,7 +90,6 @@ def _drafter(
         require_same_tokens(tokenizer, own)
         vocabulary = vocabulary.shared_with(vocabulary_of(own, _rows(module)))
     drafter = TransformersModel(module, _name(draft, "drafter"), vocabulary)
-    require_rewind(drafter)
     return ModelDrafter(drafter)
 
 

@@ -34,9 +34,12 @@ class Statistics:
     calls_without_draft: int
     """Verifier calls that had nothing to examine: at the cap, beyond the drafter's context, without a match."""
     seconds: float
+    """Spent on this response: beside others in a batch, its even share of each step."""
     verifier_seconds: float
     """In the verifier's forwards. On a GPU this is launch time: kernels may still run when a forward returns."""
     drafter_seconds: float
+    lossless_from: int | None = None
+    """Position of the first token behind the last relaxed one that ``max_relaxed`` allowed; None: not spent."""
 
     @property
     def accepted(self) -> int:
@@ -83,9 +86,14 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def statistics_of(
-    events: Iterable[Event], seconds: float, verifier_seconds: float, drafter_seconds: float
+    events: Iterable[Event],
+    seconds: float,
+    verifier_seconds: float,
+    drafter_seconds: float,
+    max_relaxed: int | None = None,
 ) -> Statistics:
-    """Count ``events``; the times are measured by whoever ran them."""
+    """Count ``events``; the times are measured by whoever ran them, the budget is what they were run with."""
+    events = list(events)
     verdicts: Counter[Verdict] = Counter()
     emissions: Counter[bool] = Counter()
     calls = undrafted = 0
@@ -111,10 +119,26 @@ def statistics_of(
         seconds=seconds,
         verifier_seconds=verifier_seconds,
         drafter_seconds=drafter_seconds,
+        lossless_from=_lossless_from(events, max_relaxed),
     )
 
 
+def _lossless_from(events: Iterable[Event], max_relaxed: int | None) -> int | None:
+    if max_relaxed is None:
+        return None
+    relaxed = [
+        event.position + place
+        for event in events
+        for place, verdict in enumerate(event.verdicts)
+        if verdict is Verdict.RELAXED
+    ]
+    if len(relaxed) < max_relaxed:
+        return None
+    return relaxed[max_relaxed - 1] + 1 if max_relaxed else 0
+
+
 def total(parts: Iterable[Statistics]) -> Statistics:
-    """The sum over several responses."""
+    """The sum over several responses; where each of them spent its budget is not in it."""
     parts = list(parts)
-    return Statistics(**{name: sum(getattr(part, name) for part in parts) for name in Statistics.__slots__})
+    summed = [name for name in Statistics.__slots__ if name != "lossless_from"]
+    return Statistics(**{name: sum(getattr(part, name) for part in parts) for name in summed})

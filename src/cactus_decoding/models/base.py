@@ -1,4 +1,4 @@
-"""What the engine needs of a model: open a sequence, feed it, take back what was fed.
+"""What the engine needs of a model: open a batch of rows, feed them, take back what was fed.
 
 Any backend that can do this can verify, and can draft. A backend that cannot take tokens back cannot be used
 for speculation; `models.selftest` finds that out at load.
@@ -14,37 +14,53 @@ import torch
 from torch import Tensor
 
 
-class CachedSequence(Protocol):
-    """One sequence inside one model, with its cache."""
+class Rows(Protocol):
+    """Sequences inside one model, numbered 0, 1, 2, ... without gaps, each with a cache of its own length."""
 
-    length: int
-    """How many ids the cache holds."""
+    lengths: list[int]
+    """How many ids each row holds."""
     seconds: float
     """Time spent in the model's forward so far."""
 
-    def extend(self, ids: Tensor, keep: int) -> Tensor:
-        """Feed ``[k]`` ids; return the logits ``[keep, V]`` that follow the last ``keep`` of them."""
+    def add(self) -> None:
+        """Open one more row, empty, behind the others."""
 
-    def rewind(self, length: int) -> None:
-        """Forget everything behind the first ``length`` ids."""
+    def drop(self, row: int) -> None:
+        """Close a row; the last row takes its number."""
+
+    def extend(self, ids: Tensor, counts: Sequence[int], keep: Sequence[int], first: int = 0) -> Tensor:
+        """Feed the rows ``first, first + 1, ...``, and return the logits behind the last few ids of each.
+
+        Args:
+            ids: ``[n, w]``; of row i the first ``counts[i]`` are real, the rest is padding (any valid id).
+            keep: how many logits each row wants, at most ``counts[i]``; 0 for a row that is only fed.
+
+        Returns:
+            ``[n, max(keep), V]``, row i's logits first; what stands behind its ``keep[i]`` means nothing.
+        """
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget everything of a row behind its first ``length`` ids."""
 
     def close(self) -> None:
-        """Free the cache. The sequence is not used after this."""
+        """Free all rows. They are not used after this."""
 
 
 class Model(Protocol):
-    """A loaded model: weights, shared by any number of open sequences."""
+    """A loaded model: weights, shared by any number of open rows."""
 
     name: str
     vocabulary: Vocabulary
     rows: int
     """Ids below this can be fed; a smaller drafter may know fewer than its vocabulary has."""
     context: int
-    """The most ids a sequence may hold."""
+    """The most ids a row may hold."""
     device: torch.device
+    way: str
+    """How rows are computed, for people: together, or one at a time and why."""
 
-    def open(self) -> CachedSequence:
-        """A new, empty sequence."""
+    def open(self) -> Rows:
+        """Rows of its own, none open yet."""
 
 
 @dataclass(frozen=True, slots=True)

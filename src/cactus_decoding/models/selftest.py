@@ -1,66 +1,78 @@
-"""Proof, at load, that a model's cache can be rewound.
+"""Proof, at load, that rows can be fed side by side and taken back.
 
 Sliding windows, recurrent states and rotating caches forget what speculation must take back, and decoding on a
 cache that was not really rewound gives plausible, wrong text. So every model is made to take something back
-before it is used.
+before it is used, in two rows of different lengths, and must then agree with its own plain forward.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cactus_decoding.errors import BrokenLogits, ModelRefused
-from cactus_decoding.models.base import CachedSequence, Model
 
-_KEPT, _WRONG, _RIGHT = 6, 3, 4  # ids that stay, ids that are taken back one block and singly, ids fed instead
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+if TYPE_CHECKING:
+    from cactus_decoding.models.rows import RaggedRows, SeparateRows
+    from cactus_decoding.models.transformers import TransformersModel
+
+_LONG, _SHORT, _WRONG, _RIGHT = 6, 3, 3, 4  # ids of the two rows that stay, ids taken back, ids fed instead
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
 @torch.inference_mode()
-def require_rewind(model: Model) -> None:
-    """Raise `ModelRefused` unless rewinding ``model`` leaves it as if the wrong ids had never been fed.
+def require_rewind(model: TransformersModel) -> None:
+    """Raise `ModelRefused` unless rows of ``model`` come back to its plain logits after being led astray.
 
-    Two sequences get the same ids in the same portions; one of them is led astray in between, by a block as a
-    verifier is and by single ids as a drafter is, and rewound. Their last logits must agree to rounding.
+    Two rows are fed different numbers of ids, led astray by a block as a verifier is and by single ids as a drafter
+    is, rewound, and fed on together. Raises `BrokenLogits` where the plain logits are NaN already.
     """
     size = min(model.rows, model.vocabulary.size)
-    ids = (torch.arange(_KEPT + _RIGHT + _WRONG, device=model.device) * 7919 + 5) % size
-    kept, right, wrong = ids[:_KEPT], ids[_KEPT : _KEPT + _RIGHT], ids[_KEPT + _RIGHT :]
-    straight, astray = model.open(), model.open()
-    try:
-        straight.extend(kept, 1)
-        expected = straight.extend(right, 1)
-        astray.extend(kept, 1)
-        _lead_astray(model, astray, wrong)
-        found = astray.extend(right, 1)
-    finally:
-        straight.close()
-        astray.close()
-    _compare(model, found, expected)
-
-
-def _lead_astray(model: Model, sequence: CachedSequence, wrong: Tensor) -> None:
-    try:
-        sequence.extend(wrong, 1)
-        sequence.rewind(_KEPT)
-        for i in range(_WRONG):
-            sequence.extend(wrong[i : i + 1], 1)
-        sequence.rewind(_KEPT)
-    except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
-        raise ModelRefused(
-            f"{model.name} cannot take tokens back from its cache ({type(error).__name__}: {error}), which "
-            "speculation needs after every refusal. Models with recurrent or rotating states cannot be used here."
-        ) from error
-
-
-def _compare(model: Model, found: Tensor, expected: Tensor) -> None:
-    real = torch.isfinite(expected)
-    if not bool(real.any()) or bool(expected.isnan().any()):
+    ids = (torch.arange(_LONG + _RIGHT + _WRONG, device=model.device) * 7919 + 5) % size
+    right, wrong = ids[:-_WRONG], ids[-_WRONG:]
+    expected = torch.stack([model.plain(row)[-1] for row in (right, right[: _SHORT + _RIGHT - 1])])
+    if bool(expected.isnan().any()) or not bool(expected.isfinite().any()):
         raise BrokenLogits(
             f"{model.name} returned NaN logits for its first few tokens. Often a float16 overflow: load it with "
             "dtype='bfloat16' or 'float32', and check that its weights are whole."
         )
+    try:
+        found = _led_astray(model, right, wrong)
+    except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError, IndexError) as error:
+        raise ModelRefused(
+            f"{model.name} cannot feed and take back tokens row by row ({type(error).__name__}: {error}), which "
+            "speculation needs after every refusal. Models with recurrent or rotating states cannot be used here."
+        ) from error
+    _compare(model, found, expected)
+
+
+def _led_astray(model: TransformersModel, right: Tensor, wrong: Tensor) -> Tensor:
+    """The logits behind both rows' last ids, ``[2, V]``, after detours."""
+    rows = model.open()
+    try:
+        for row, length in enumerate((_LONG, _SHORT)):
+            rows.add()
+            rows.extend(right[:length].unsqueeze(0), [length], [1], row)
+        rows.extend(wrong.expand(2, -1), [_WRONG, _WRONG - 1], [_WRONG, 1])
+        _rewind(rows)
+        for one in wrong:
+            rows.extend(one.expand(2, 1), [1, 1], [1, 1])
+        _rewind(rows)
+        blocks = torch.stack([right[at : at + _RIGHT] for at in (_LONG, _SHORT)])
+        return rows.extend(blocks, [_RIGHT, _RIGHT - 1], [1, 1])[:, 0]
+    finally:
+        rows.close()
+
+
+def _rewind(rows: RaggedRows | SeparateRows) -> None:
+    rows.rewind(0, _LONG)
+    rows.rewind(1, _SHORT)
+
+
+def _compare(model: TransformersModel, found: Tensor, expected: Tensor) -> None:
+    real = torch.isfinite(expected)
     scale = float(expected[real].abs().max())
     gap = float((found - expected)[real].abs().max())
     if not gap <= _TOLERANCE[expected.dtype] * max(scale, 1.0):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreT
 
 from cactus_decoding.errors import InvalidParameter, MissingExtra, ModelRefused
 from cactus_decoding.models.base import Vocabulary
+from cactus_decoding.models.cache import RaggedCache
+from cactus_decoding.models.llama import LlamaForward
+from cactus_decoding.models.module import ModuleForward
+from cactus_decoding.models.rows import Forward, RaggedRows, SeparateRows
+from cactus_decoding.models.selftest import require_rewind
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NO_LIMIT = 1 << 30  # context of a model that states none
 
 
 class TransformersModel:
-    """A causal language model of transformers behind the four verbs of `models.base`."""
+    """A causal language model of transformers, ready to open rows.
+
+    How rows are computed is settled here, by trial: by the lean forward where the module is of its family and gives
+    the same logits, by the module over a cache with a length per row, or by the module row after row.
+    """
 
     def __init__(self, module: Any, name: str, vocabulary: Vocabulary) -> None:
         self.module = module.eval()
@@ -29,27 +36,19 @@ class TransformersModel:
         self.device = next(module.parameters()).device
         self.rows = int(module.get_input_embeddings().num_embeddings)
         self._missing = torch.tensor(vocabulary.missing, dtype=torch.long, device=self.device)
-        accepted = inspect.signature(module.forward).parameters
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
-        self._can_keep_few = "logits_to_keep" in accepted
         if getattr(module.config, "is_encoder_decoder", False):
             raise ModelRefused(f"{name} is an encoder-decoder model; speculation here needs a decoder-only one.")
         self.context = _context_limit(module.config)
+        self._forward = ModuleForward(module, self.context)
+        self._ragged, self.way = self._settle()
 
-    def open(self) -> TransformersSequence:
-        return TransformersSequence(self)
+    def open(self) -> RaggedRows | SeparateRows:
+        if self._ragged is None:
+            return SeparateRows(self._forward.alone, self.fit, self.new_cache)
+        return RaggedRows(self._ragged, self.fit, RaggedCache(self.module.dtype, self.device))
 
     def new_cache(self) -> DynamicCache:
         return DynamicCache(config=self.module.config)
-
-    def forward(self, ids: Tensor, cache: DynamicCache, keep: int) -> Tensor:
-        """Logits ``[keep, rows]`` behind the last ``keep`` of ``[k]`` ids, which are appended to ``cache``."""
-        options: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
-        if self._can_keep_few:
-            options["logits_to_keep"] = keep
-        output = self.module(input_ids=ids.unsqueeze(0), **options)
-        logits: Tensor = output.logits[0, -keep:]
-        return logits.to(self.device)  # a sharded model ends on another device than it begins
 
     def fit(self, logits: Tensor) -> Tensor:
         """Cut or pad ``[..., rows] -> [..., V]``; ids without a token or a row get -inf."""
@@ -60,34 +59,29 @@ class TransformersModel:
             logits = torch.nn.functional.pad(logits, (0, -surplus), value=-torch.inf)
         return logits.index_fill(-1, self._missing, -torch.inf) if self._missing.numel() else logits
 
+    @torch.inference_mode()
+    def plain(self, ids: Tensor) -> Tensor:
+        """The module's own logits ``[k, V]`` for ``[k]`` ids from the beginning, without any cache: the yardstick."""
+        logits: Tensor = self.module(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+        return self.fit(logits.to(self.device))
 
-class TransformersSequence:
-    """One sequence with its key-value cache."""
-
-    def __init__(self, model: TransformersModel) -> None:
-        self._model = model
-        self._cache: DynamicCache | None = model.new_cache()
-        self.length = 0
-        self.seconds = 0.0
-
-    def extend(self, ids: Tensor, keep: int) -> Tensor:
-        if self._cache is None:
-            raise ModelRefused(f"this sequence of {self._model.name} is closed. Open a new one.")
-        began = time.perf_counter()
-        logits = self._model.forward(ids, self._cache, keep)
-        self.length += ids.shape[0]
-        self.seconds += time.perf_counter() - began
-        return self._model.fit(logits)
-
-    def rewind(self, length: int) -> None:
-        surplus = self.length - length
-        if self._cache is not None and surplus > 0:
-            self._cache.crop(-surplus)
-            self.length = length
-
-    def close(self) -> None:
-        self._cache = None
-        self.length = 0
+    def _settle(self) -> tuple[Forward | None, str]:
+        """The forward for rows of different lengths, or None where there is none, and how that is called."""
+        lean = LlamaForward.of(self.module)
+        reasons: list[str] = []
+        for forward, way in ((lean, "together, lean forward"), (self._forward, "together, the module's forward")):
+            if forward is None:
+                continue
+            self._ragged = forward
+            try:
+                require_rewind(self)
+            except ModelRefused as error:
+                reasons.append(str(error))
+                continue
+            return forward, way
+        self._ragged = None
+        require_rewind(self)
+        return None, f"one at a time ({reasons[-1]})"
 
 
 def _context_limit(config: Any) -> int:

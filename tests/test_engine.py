@@ -51,23 +51,37 @@ def test_greedy_abacus_equals_transformers_own_greedy(abacus):
 
 def test_a_budget_at_temperature_zero_warns_once_that_it_does_nothing(tiny_pair):
     with pytest.warns(UserWarning, match="does nothing at temperature 0") as caught:
-        out = tiny_pair.generate(PROMPT, rule=Cactus(0.5), temperature=0, max_new_tokens=30)
+        out = tiny_pair.generate(PROMPT, rule=Cactus(0.5), temperature=0, m=4, max_new_tokens=30)
     assert len(caught) == 1
-    assert out.ids == tiny_pair.generate(PROMPT, temperature=0, max_new_tokens=30).ids
+    assert caught[0].filename == __file__  # points to the caller, not into the package
+    assert out.ids == tiny_pair.generate(PROMPT, temperature=0, m=4, max_new_tokens=30).ids
 
 
 def test_lossless_settings_do_not_warn(tiny_pair):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tiny_pair.generate(PROMPT, rule=Cactus(0.0), temperature=0, max_new_tokens=5)
+        tiny_pair.generate(PROMPT, rule=Cactus(0.5), temperature=0, max_new_tokens=5, m=0)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_same_seed_same_text_and_other_seed_other_text(tiny_pair, rule):
-    texts = [tiny_pair.generate(PROMPT, rule=rule, seed=seed, max_new_tokens=20).ids for seed in range(20)]
-    again = [tiny_pair.generate(PROMPT, rule=rule, seed=seed, max_new_tokens=20).ids for seed in range(20)]
-    assert texts == again
+    options = {"rule": rule, "m": 5, "max_new_tokens": 20}
+    texts = [tiny_pair.generate(PROMPT, seed=seed, **options).ids for seed in range(20)]
+    again = [tiny_pair.generate(PROMPT, seed=seed, **options).ids for seed in range(4)]
+    together = [out.ids for out in tiny_pair.generate([PROMPT] * 20, rows=20, seed=0, **options)]
+    assert texts[:4] == again
+    assert texts == together
     assert len(set(texts)) == 20
+
+
+@pytest.mark.parametrize("rule", [Lossless(), Cactus(0.5)])
+def test_an_adapted_draft_length_repeats_itself_within_a_process(tiny_pair, rule):
+    texts, again = (
+        [tiny_pair.generate(PROMPT, rule=rule, seed=seed, max_new_tokens=40).events for seed in range(8)]
+        for _ in range(2)
+    )
+    assert texts == again
 
 
 def test_without_a_seed_a_fresh_one_is_drawn_and_reported(tiny_pair):
@@ -77,8 +91,8 @@ def test_without_a_seed_a_fresh_one_is_drawn_and_reported(tiny_pair):
 
 
 def test_two_streams_at_a_time_do_not_disturb_each_other(text_pair):
-    alone = [text_pair.generate("ab", seed=seed, max_new_tokens=30).text for seed in (1, 2)]
-    streams = [text_pair.stream("ab", seed=seed, max_new_tokens=30) for seed in (1, 2)]
+    alone = [text_pair.generate("ab", seed=seed, m=5, max_new_tokens=30).text for seed in (1, 2)]
+    streams = [text_pair.stream("ab", seed=seed, m=5, max_new_tokens=30) for seed in (1, 2)]
     for _ in zip(*streams):  # leaves the longer one paused
         pass
     for stream in streams:
@@ -163,8 +177,10 @@ def test_a_special_token_can_be_a_stop(text_pair):
     tokenizer = byte_tokenizer(extra=["<|end|>"])
     modules = [tiny_model(seed, layers=1, vocabulary=257) for seed in (0, 1)]
     pair = load_pair(*modules, tokenizer=tokenizer)
-    free = next(out for seed in range(50) if 256 in (out := pair.generate("ab", seed=seed, max_new_tokens=60)).ids[5:])
-    out = pair.generate("ab", seed=free.seed, max_new_tokens=60, stop="<|end|>")
+    options = {"m": 5, "max_new_tokens": 60}
+    outputs = (pair.generate("ab", seed=seed, **options) for seed in range(50))
+    free = next(out for out in outputs if 256 in out.ids[5:])
+    out = pair.generate("ab", seed=free.seed, stop="<|end|>", **options)
     assert out.ids == free.ids[: free.ids.index(256) + 1]
     assert out.finish_reason == "stop"
     assert "<|end|>" not in out.text
@@ -193,10 +209,10 @@ def test_never_more_than_the_cap_and_never_fewer(tiny_pair, m, cap):
 
 
 def test_end_of_text_at_the_cap_is_reported_as_such(tiny_pair):
-    last = tiny_pair.generate(PROMPT, seed=1, max_new_tokens=9).ids[-1]
+    last = tiny_pair.generate(PROMPT, seed=1, m=5, max_new_tokens=9).ids[-1]
     tiny_pair.eos = frozenset({last})
     try:
-        out = tiny_pair.generate(PROMPT, seed=1, max_new_tokens=9)
+        out = tiny_pair.generate(PROMPT, seed=1, m=5, max_new_tokens=9)
     finally:
         tiny_pair.eos = frozenset()
     assert out.finish_reason == "eos"
@@ -217,15 +233,12 @@ def test_a_stop_string_ends_text_ids_and_counts_at_one_token(text_pair, m):
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), m=st.integers(1, 9), stop=st.sampled_from([(), ("a",), ("xy", "\ufffd"), ("zzz",)]))
+@given(seed=st.integers(0, 10**6), m=st.integers(0, 9), stop=st.sampled_from([(), ("a",), ("xy", "\ufffd"), ("zzz",)]))
 def test_a_streams_pieces_join_to_the_whole_text(text_pair, seed, m, stop):
-    stream = text_pair.stream("ab", seed=seed, m=m, max_new_tokens=40, stop=stop)
+    options = {"seed": seed, "m": m, "max_new_tokens": 25, "stop": stop}
+    stream = text_pair.stream("ab", **options)
     pieces = list(stream)
-    assert (
-        "".join(pieces)
-        == stream.output.text
-        == text_pair.generate("ab", seed=seed, m=m, max_new_tokens=40, stop=stop).text
-    )
+    assert "".join(pieces) == stream.output.text == text_pair.generate("ab", **options).text
     assert all(pieces)
     assert not any(string in stream.output.text for string in stop)
     if not stop:
@@ -242,19 +255,25 @@ def test_pieces_never_end_inside_a_character():
     assert detokenizer.finish() == ""
 
 
+def cache_bytes(stream):
+    """What the two models hold for a stream of its own."""
+    batch = stream._session._batch
+    return [rows.cache.bytes for rows in (batch._verifier, batch._drafter._rows)]
+
+
 def test_leaving_a_stream_early_frees_its_caches(text_pair):
-    stream = text_pair.stream("ab", seed=1, max_new_tokens=50)
+    stream = text_pair.stream("ab", seed=1, m=5, max_new_tokens=50)
     next(stream)
-    assert stream._decoding._verifier.length > 0
+    assert min(cache_bytes(stream)) > 0
     stream.close()
-    assert stream._decoding._verifier.length == 0
+    assert cache_bytes(stream) == [0, 0]
     assert list(stream) == []
     with pytest.raises(InvalidParameter, match="not iterated to its end"):
         _ = stream.output
 
 
 def test_the_verifier_alone_takes_one_call_per_token(tiny_pair):
-    out = tiny_pair.generate(PROMPT, max_new_tokens=20, speculate=False, seed=2)
+    out = tiny_pair.generate(PROMPT, max_new_tokens=20, m=0, seed=2)
     assert out.stats.verifier_calls == 20
     assert out.stats.drafted == 0
     assert {mark for event in out.events for _, mark in event.tokens()} == {Mark.BONUS}
@@ -267,7 +286,7 @@ def test_a_prompt_beyond_the_drafters_context_goes_on_without_drafts():
     pair = load_pair(verifier, drafter)
     prompt = [i % 8 for i in range(28)]
     out = pair.generate(prompt, temperature=0, max_new_tokens=40, m=4)
-    plain = pair.generate(prompt, temperature=0, max_new_tokens=40, speculate=False)
+    plain = pair.generate(prompt, temperature=0, max_new_tokens=40, m=0)
     assert out.ids == plain.ids
     assert out.events[0].draft
     assert not out.events[-1].draft
@@ -277,14 +296,14 @@ def test_a_prompt_beyond_the_drafters_context_goes_on_without_drafts():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_models_generate(dtype):
     pair = load_pair(tiny_model(0).to(dtype), tiny_model(1, hidden=8, layers=1).to(dtype))
-    out = pair.generate(PROMPT, rule=Cactus(0.5), seed=1, max_new_tokens=30)
+    out = pair.generate(PROMPT, rule=Cactus(0.5), seed=1, m=5, max_new_tokens=30)
     assert len(out.ids) == 30
     assert all(0 <= token < 8 for token in out.ids)
 
 
 def test_nothing_of_probability_zero_is_ever_emitted(tiny_pair):
     for seed in range(10):
-        out = tiny_pair.generate(PROMPT, rule=Cactus(1.0), top_k=3, seed=seed, max_new_tokens=40)
+        out = tiny_pair.generate(PROMPT, rule=Cactus(1.0), m=5, top_k=3, seed=seed, max_new_tokens=40)
         context = torch.tensor([[*PROMPT, *out.ids]])
         logits = tiny_pair.verifier.module(context).logits[0, len(PROMPT) - 1 : -1]
         ranks = (logits > logits.gather(-1, torch.tensor(out.ids)[:, None])).sum(-1)
@@ -298,38 +317,61 @@ def test_generates_on_every_device_there_is(device):
 
 
 class Poisoned:
-    """Makes a module's logits ``value`` from its ``after``-th forward on."""
+    """A hook that makes a module's logits of one id ``value`` once it is armed."""
 
-    def __init__(self, module, after, value=math.nan):
-        self.calls, self.after, self.value = 0, after, value
+    def __init__(self, module, value):
+        self.armed, self.value = False, value
         module.register_forward_hook(self)
 
     def __call__(self, module, args, output):
-        self.calls += 1
-        if self.calls > self.after:
+        if self.armed:
             output.logits = output.logits.index_fill(-1, torch.tensor([2]), self.value)
         return output
 
 
+def require_broken(pair, role, poison):
+    """The stream under way ends with an error that names the model and the place, its caches freed; so do others."""
+    stream = pair.stream(PROMPT, m=4, max_new_tokens=60, seed=1)
+    for _ in range(3):
+        stream._session.step()
+    settled = len(stream.ids)
+    assert settled >= 3
+    poison()
+    for _ in range(2):
+        with pytest.raises(BrokenLogits, match=f"behind token {settled} of the response, the {role} returned NaN"):
+            list(stream)
+    assert stream.done
+    assert len(stream.ids) == settled
+    assert cache_bytes(stream) == [0, 0]
+    with pytest.raises(BrokenLogits, match=f"the {role} returned NaN"):
+        _ = stream.output
+    with pytest.raises(BrokenLogits, match=f"behind token 0 of the response, the {role} returned NaN"):
+        pair.generate(PROMPT, m=4, max_new_tokens=60, seed=1)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_nan_or_inf_from_a_model_is_an_error_that_names_it(role, value):
+def test_nan_or_inf_from_a_modules_forward_is_an_error_that_names_it(role, value):
+    modules = {"verifier": tiny_model(0), "drafter": tiny_model(1)}
+    hook = Poisoned(modules[role], value)
+    pair = load_pair(modules["verifier"], modules["drafter"])
+    require_broken(pair, role, lambda: setattr(hook, "armed", True))
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_nan_from_the_lean_forward_is_an_error_that_names_it(role):
     modules = {"verifier": tiny_model(0), "drafter": tiny_model(1)}
     pair = load_pair(modules["verifier"], modules["drafter"])
-    Poisoned(modules[role], after=5, value=value)
-    with pytest.raises(BrokenLogits, match=f"the {role} returned NaN"):
-        pair.generate(PROMPT, max_new_tokens=60, seed=1)
-    stream = pair.stream(PROMPT, max_new_tokens=60, seed=1)
-    with pytest.raises(BrokenLogits):
-        list(stream)
-    assert stream._decoding._verifier.length == 0  # closed, not left half done
-    assert list(stream) == []
+    assert pair.verifier.way == pair.drafter.model.way == "together, lean forward"
+    require_broken(pair, role, lambda: modules[role].lm_head.weight.data[2].fill_(math.nan))
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"m": 0}, InvalidParameter, "m is 0.*at least 1"),
+        ({"m": -1}, InvalidParameter, "m is -1.*at least 0"),
+        ({"m": "often"}, InvalidParameter, """m is 'often', but must be "auto" or a whole number"""),
+        ({"m": True}, InvalidParameter, "m is True"),
         ({"m": 2.5}, InvalidParameter, "m is 2.5"),
         ({"max_new_tokens": 0}, InvalidParameter, "max_new_tokens is 0"),
         ({"max_new_tokens": 1000}, InvalidParameter, "room for 253 more of its 256"),
@@ -375,5 +417,7 @@ def test_messages_that_the_template_refuses_are_an_invalid_prompt(abacus):
 
 
 def test_unknown_options_are_refused(tiny_pair):
-    with pytest.raises(TypeError, match="temprature"):
+    with pytest.raises(InvalidParameter, match="'temprature' is no option.*temperature"):
         tiny_pair.generate(PROMPT, temprature=0.5)
+    with pytest.raises(InvalidParameter, match="'speculate' is no option"):
+        tiny_pair.stream(PROMPT, speculate=False)

@@ -142,6 +142,15 @@ def test_randomness_is_the_same_on_every_machine():
     assert found == ["0x1.820628bc8e4fap-1", "0x1.4eab9c867688ep-1", "0x1.a938c315c2c58p-1"]
 
 
+def test_parameters_compare_by_value_so_that_equal_rows_go_together():
+    one, other = (SamplingParams(logit_bias=bias) for bias in ({5: 1, 2: -math.inf}, {2: -math.inf, 5: 1.0}))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != SamplingParams(logit_bias={5: 1.0})
+    assert not one.penalised
+    assert SamplingParams(frequency_penalty=-0.1).penalised
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -151,6 +160,15 @@ def test_randomness_is_the_same_on_every_machine():
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.1}, "top_p is 1.1"),
         ({"min_p": -0.1}, "min_p is -0.1"),
+        ({"presence_penalty": math.inf}, "presence_penalty is inf"),
+        ({"frequency_penalty": math.nan}, "frequency_penalty is nan"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty is -1.0"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias names the id -1"),
+        ({"logit_bias": {"5": 1.0}}, "logit_bias names the id '5'"),
+        ({"logit_bias": {5: math.nan}}, "logit_bias of id 5 is nan"),
+        ({"logit_bias": {5: math.inf}}, "logit_bias of id 5 is inf"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_the_value(settings, message):

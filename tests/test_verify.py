@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cactus_decoding.errors import BrokenLogits, InvalidParameter
 from cactus_decoding.fidelity import acceptance, induced_law, measure, relaxed_share
 from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+from cactus_decoding.rules.bounded_ratio import solve_beta
 from cactus_decoding.sampling import Purpose, draw, uniforms
 from cactus_decoding.verify import Verdict, verify
 from tests.test_rules import EVERY_RULE, IDS
@@ -124,6 +125,122 @@ def test_verdicts_account_for_every_drafted_token(rule, block):
             needed = found.u[row, j] * found.p_n[row, j]
             assert needed < found.h_n[row, j]
             assert (needed >= found.q_n[row, j]) == (codes[j] == Verdict.RELAXED)
+
+
+def target_at(rule, p, q, n, x):
+    """h(x), x not n, of a refused n: from the definitions, in float64."""
+    p, q = p.double(), q.double()
+    if isinstance(rule, BoundedRatio) and rule.recovery == "exact":
+        beta = solve_beta(p[None], q[None], rule.alpha)
+        return p.clamp(beta * q, rule.alpha * q)[x]
+    if rule.lossless:
+        return q[x]
+    others = q.sum() - q[n]  # they share what n leaves, each in proportion to its q
+    return (1 - rule.target(p[n], q[n])) * q[x] / others
+
+
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@given(block=blocks())
+def test_the_emitted_token_carries_its_q_and_its_h(rule, block):
+    draft, p, q, u, u_emit, lengths = block
+    found = verify(draft, p, q, rule, u, u_emit, lengths)
+    for row in range(len(draft)):
+        kept, x = int(found.kept[row]), int(found.emitted[row])
+        assert found.q_emitted[row] == q[row, kept, x]
+        if found.bonus[row]:
+            assert found.h_emitted[row] == found.q_emitted[row]
+        else:
+            n = int(draft[row, kept])
+            assert x != n
+            h = target_at(rule, p[row, kept], q[row, kept], n, x)
+            assert float(found.h_emitted[row]) == pytest.approx(float(h), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", [Cactus(0.5), BoundedRatio(3.0)])
+def test_recovery_from_a_certain_draft_carries_its_q_and_its_h_too(rule):
+    q = torch.tensor([[[0.5, 0.2, 0.3], [1.0, 0, 0]]])
+    found = verify(torch.tensor([[1]]), None, q, rule, torch.tensor([[0.999]]), torch.tensor([[0.9, 0.5]]))
+    assert (found.emitted.item(), found.bonus.item()) == (2, False)
+    h = target_at(rule, torch.tensor([0, 1.0, 0]), q[0, 0], 1, 2)
+    assert found.q_emitted.item() == pytest.approx(0.3)
+    assert found.h_emitted.item() == pytest.approx(float(h), rel=1e-5)
+
+
+# --- a budget of relaxed tokens -----------------------------------------------------------------------------------
+
+RELAXING = [Cactus(0.5), Cactus(2.0, "exact"), BoundedRatio(2.0), BoundedRatio(2.0, "shift")]
+FIELDS = ("p_n", "q_n", "h_n", "verdict", "kept", "emitted", "q_emitted", "h_emitted", "bonus")
+
+
+def require_same(found, expected):
+    for name in FIELDS:
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("rule", RELAXING)
+@given(block=blocks())
+def test_without_a_budget_left_every_rule_is_the_lossless_one(rule, block):
+    draft, p, q, u, u_emit, lengths = block
+    none_left = torch.zeros(len(draft), dtype=torch.long)
+    for laws_of_draft in (p, None):
+        found = verify(draft, laws_of_draft, q, rule, u, u_emit, lengths, none_left)
+        require_same(found, verify(draft, laws_of_draft, q, Lossless(), u, u_emit, lengths))
+
+
+@pytest.mark.parametrize("rule", RELAXING)
+@given(block=blocks(), more=st.integers(0, 2**62))
+def test_a_budget_of_a_whole_block_or_more_limits_nothing(rule, block, more):
+    draft, p, q, u, u_emit, lengths = block
+    enough = torch.full((len(draft),), draft.shape[1] + more)
+    require_same(verify(draft, p, q, rule, u, u_emit, lengths, enough), verify(draft, p, q, rule, u, u_emit, lengths))
+
+
+def one_by_one(draft, p, q, rule, u, u_emit, left):
+    """A row's block examined token by token: (verdicts, emitted id, its h), lossless once ``left`` are relaxed."""
+    verdicts = []
+    for j in range(draft.shape[1]):
+        at, behind = slice(j, j + 1), slice(j, j + 2)
+        one = verify(draft[:, at], p[:, at], q[:, behind], rule if left else Lossless(), u[:, at], u_emit[:, behind])
+        verdicts.append(Verdict(one.verdict.item()))
+        if verdicts[-1] is Verdict.REFUSED:
+            return verdicts, one.emitted.item(), one.h_emitted.item()
+        left -= verdicts[-1] is Verdict.RELAXED
+    last = q[0, -1]
+    emitted = draw(last[None], u_emit[:, -1]).item()
+    return verdicts, emitted, last[emitted].item()
+
+
+@pytest.mark.parametrize("rule", RELAXING)
+@given(block=blocks(), data=st.data())
+def test_the_token_behind_the_last_relaxed_one_is_examined_losslessly_in_the_same_block(rule, block, data):
+    draft, p, q, u, u_emit, lengths = block
+    left = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=len(draft), max_size=len(draft))))
+    found = verify(draft, p, q, rule, u, u_emit, lengths, left)
+    for row, length in enumerate(lengths.tolist()):
+        one = slice(row, row + 1)
+        verdicts, emitted, h_emitted = one_by_one(
+            draft[one, :length], p[one, :length], q[one, : length + 1], rule, u[one, :length],
+            u_emit[one, : length + 1], int(left[row]),
+        )  # fmt: skip
+        examined = len(verdicts)
+        assert found.verdict[row, :examined].tolist() == verdicts
+        assert set(found.verdict[row, examined:length].tolist()) <= {Verdict.UNEXAMINED}
+        assert found.emitted[row].item() == emitted
+        assert found.h_emitted[row].item() == h_emitted
+        assert verdicts.count(Verdict.RELAXED) <= left[row]
+
+
+def test_a_budget_runs_out_inside_a_block():
+    """Four drafts, each kept thanks to the rule alone; two may be."""
+    q = torch.tensor([0.2, 0.8]).expand(1, 5, 2)
+    p, draft, u = torch.tensor([0.9, 0.1]).expand(1, 4, 2), torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), 0.5)
+    free = verify(draft, p, q, Cactus(1.0), u, torch.full((1, 5), 0.5))
+    assert free.verdict.tolist() == [[Verdict.RELAXED] * 4]
+    found = verify(draft, p, q, Cactus(1.0), u, torch.full((1, 5), 0.5), relaxed_left=torch.tensor([2]))
+    assert found.verdict.tolist() == [[Verdict.RELAXED, Verdict.RELAXED, Verdict.REFUSED, Verdict.UNEXAMINED]]
+    assert bool((found.h_n[0, :2] > 0.7).all())
+    assert found.h_n[0, 2:].tolist() == pytest.approx([0.2, 0.2])
+    assert (found.emitted.item(), found.h_emitted.item()) == (1, pytest.approx(0.8))
 
 
 def test_u_of_zero_does_not_keep_a_token_of_probability_zero():

@@ -3,8 +3,9 @@
 import torch
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from cactus_decoding.testing import byte_tokenizer  # noqa: F401  # the tests take it from here
 
 # hypothesis: a law's logits, and whether a token is cut to probability 0
 logit = st.floats(-8, 8, allow_nan=False, width=32)
@@ -26,17 +27,6 @@ def tiny_model(seed, hidden=16, layers=2, vocabulary=8, std=0.5, positions=256, 
             **settings,
         )
     ).eval()
-
-
-def byte_tokenizer(extra=()):
-    """One id per byte, then one per special token in ``extra``."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
-    tokenizer.add_special_tokens({"additional_special_tokens": list(extra)})
-    return tokenizer
 
 
 @st.composite

@@ -21,14 +21,14 @@ import cactus_decoding as cactus
 from cactus_decoding.cli.console import progress
 from cactus_decoding.embedded import ABACUS_DIR
 from cactus_decoding.embedded.problems import Problem, is_correct, make_problems
-from cactus_decoding.generation.pair import Options
+from cactus_decoding.generation.request import Options
 from cactus_decoding.generation.statistics import Statistics, total
 from training.train import TEST_SEED
 
 M = 5
 WAYS: dict[str, Options] = {
-    "verifier alone": {"speculate": False},
-    "drafter alone": {"speculate": False},
+    "verifier alone": {"m": 0},
+    "drafter alone": {"m": 0},
     "lossless": {"rule": cactus.Lossless()},
     "cactus 0.1": {"rule": cactus.Cactus(0.1)},
     "cactus 0.25": {"rule": cactus.Cactus(0.25)},
@@ -80,7 +80,8 @@ def _solve(job: tuple[str, str, int, list[Problem]]) -> tuple[str, list[Solved]]
     """A run of problems in one way; the number of a problem is its seed, so runs may be cut anywhere."""
     way, folder, first, problems = job
     pair = _load(folder, "drafter" if way == "drafter alone" else "verifier")
-    outputs = [pair.generate(problem.question, seed=first + i, m=M, **WAYS[way]) for i, problem in enumerate(problems)]
+    options: Options = {"m": M, **WAYS[way]}
+    outputs = pair.generate([problem.question for problem in problems], rows=CHUNK, seed=first, **options)
     return way, [(is_correct(o.text, problem), o.stats) for o, problem in zip(outputs, problems, strict=True)]
 
 
@@ -103,7 +104,7 @@ def figures_of(solved: Sequence[Solved]) -> dict[str, object]:
         "accepted_length": stats.accepted_length if stats.examined else None,
         "tokens_per_call": stats.tokens_per_call,
         "tokens_per_response": stats.tokens / len(responses),
-        "counts": {name: count for name, count in asdict(stats).items() if not name.endswith("seconds")},
+        "counts": {name: n for name, n in asdict(stats).items() if n is not None and not name.endswith("seconds")},
     }
 
 

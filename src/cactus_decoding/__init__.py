@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.pair import Pair
     from cactus_decoding.generation.request import Request
     from cactus_decoding.generation.session import Session, Stream
+    from cactus_decoding.integrations import transformers as hf
     from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless, Rule
     from cactus_decoding.sampling import SamplingParams
 
@@ -55,6 +56,7 @@ __all__ = [
     "SamplingParams",
     "Session",
     "Stream",
+    "hf",
     "load_pair",
 ]
 
@@ -62,6 +64,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.metadata.version("cactus-decoding")
+    if name == "hf":  # a module: `hf.generate` is what transformers' custom_generate= takes
+        return importlib.import_module(f"{__name__}.integrations.transformers")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -32,7 +32,7 @@ Shaping = SamplingParams | ContextualLaw
 
 
 def shaping_of(params: SamplingParams, prompt_length: int) -> Shaping:
-    """What `laws_of` needs for one response: parameters alone, or with a memory of the text where they are penalties."""
+    """What `laws_of` needs for one response: parameters, with a memory of the text where there are penalties."""
     return Penalised(params, prompt_length) if params.penalised else params
 
 
@@ -84,20 +84,20 @@ class Penalised:
     def _counted(self, logits: Tensor, before: Sequence[int]) -> tuple[Tensor, Tensor]:
         if self._emitted is None or self._known is None:
             self._emitted, self._known = (logits.new_zeros(logits.shape[-1], dtype=torch.float32) for _ in range(2))
-        new = torch.tensor(before[self._seen :], dtype=torch.long, device=logits.device)
-        one = torch.ones(len(new), device=logits.device)
+        new = torch.tensor(before[self._seen :], dtype=torch.long, device=self._known.device)
+        one = torch.ones(len(new), device=new.device)
         skip = min(max(0, self._prompt - self._seen), len(new))
         self._known.index_add_(0, new, one)
         self._emitted.index_add_(0, new[skip:], one[skip:])
         self._seen = len(before)
-        return self._emitted, self._known
+        return self._emitted.to(logits.device), self._known.to(logits.device)  # drafter and verifier may sit apart
 
     def _behind(self, draft: Tensor, logits: Tensor) -> Tensor:
         """``[k, V]`` how often each id stands among the drafted ones that a row sees."""
         k, size = logits.shape
         hits = torch.zeros(len(draft) + 1, size, device=logits.device)
         hits[torch.arange(1, len(draft) + 1, device=draft.device), draft] = 1.0
-        return hits.cumsum(0)[-k:]
+        return hits.cumsum(0)[len(hits) - k :]
 
     def _penalise(self, logits: Tensor, emitted: Tensor, known: Tensor) -> Tensor:
         params, logits = self._params, logits.float()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cactus_decoding.cli.demo import demo
+from cactus_decoding.cli.doctor import doctor
 from cactus_decoding.cli.generate import generate
 from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
@@ -38,7 +39,7 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
-for command in (demo, generate, rules):
+for command in (demo, doctor, generate, rules):
     app.command()(command)
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cactus_decoding.embedded.problems import Problem
-    from cactus_decoding.generation.pair import Output, Pair
+    from cactus_decoding.generation.output import Output
+    from cactus_decoding.generation.pair import Pair
     from cactus_decoding.generation.statistics import Statistics
     from cactus_decoding.rules import Rule
 
@@ -67,19 +68,15 @@ def _solve(
 ) -> Answers:
     """Problem by problem, all ways in turn, so that a busy moment of the machine slows them alike."""
     answers: Answers = {way: [] for way in ways}
-    pair.generate(tasks[0].question, seed=0, max_new_tokens=16)  # the first forward is slow and counts for nobody
+    pair.generate(tasks[0].question, seed=0, m=m, max_new_tokens=16)  # the first forward is slow and counts for nobody
     with progress() as bar:
         step = bar.add_task("solving", total=len(tasks) * len(ways))
         for number, task in enumerate(tasks):
             for way, rule in ways.items():
+                drafted = 0 if rule is None else m
                 answers[way].append(
                     pair.generate(
-                        task.question,
-                        rule=rule,
-                        m=m,
-                        temperature=temperature,
-                        seed=seed * 1000 + number,
-                        speculate=rule is not None,
+                        task.question, rule=rule, m=drafted, temperature=temperature, seed=seed * 1000 + number
                     )
                 )
                 bar.advance(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,8 @@ from cactus_decoding.cli import options as opt
 from cactus_decoding.cli.console import err, figure, out, print_json, progress
 
 if TYPE_CHECKING:
-    from cactus_decoding.generation.pair import Output, Stream
+    from cactus_decoding.generation.output import Output
+    from cactus_decoding.generation.session import Stream
     from cactus_decoding.rules import Rule
 
 
@@ -19,49 +21,54 @@ def generate(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from stdin.')],
     model: opt.Model = "abacus",
     draft: opt.Draft = None,
-    rule: Annotated[str, typer.Option(help="Acceptance rule: see `cactus rules`.")] = "cactus",
+    rule: opt.Rule = "cactus",
     delta: opt.Delta = None,
     alpha: opt.Alpha = None,
-    solver: Annotated[str | None, typer.Option(help="second_order or exact (rule cactus).", show_default=False)] = None,
-    divergence: Annotated[
-        str | None, typer.Option(help="Divergence of the budget (rule cactus).", show_default=False)
-    ] = None,
-    recovery: Annotated[str | None, typer.Option(help="exact or shift (rule ratio).", show_default=False)] = None,
-    m: opt.DraftLength = 5,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Cap on new tokens.  [default: 256]", show_default=False)
-    ] = None,
+    solver: opt.Solver = None,
+    divergence: opt.Divergence = None,
+    recovery: opt.Recovery = None,
+    m: opt.DraftLengthOrAuto = "auto",
+    max_new_tokens: opt.MaxNewTokens = None,
+    max_relaxed: opt.MaxRelaxed = None,
     temperature: opt.Temperature = 1.0,
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
     min_p: opt.MinP = 0.0,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the response; may be repeated.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text.", show_default=False)] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not wrap the prompt in the chat template.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default=False)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_default=False)] = None,
+    presence_penalty: opt.PresencePenalty = 0.0,
+    frequency_penalty: opt.FrequencyPenalty = 0.0,
+    repetition_penalty: opt.RepetitionPenalty = 1.0,
+    logit_bias: opt.LogitBias = None,
+    stop: opt.Stop = None,
+    stop_token_id: opt.StopTokenId = None,
+    ignore_eos: opt.IgnoreEos = False,
+    seed: opt.Seed = None,
+    raw: opt.Raw = False,
+    dtype: opt.Dtype = None,
+    device: opt.Device = None,
     threads: opt.Threads = None,
-    show_tokens: Annotated[
-        bool, typer.Option("--show-tokens", help="Mark each token: kept, relaxed, recovered, bonus.")
-    ] = False,
+    show_tokens: opt.ShowTokens = False,
+    logprobs: opt.Logprobs = None,
     as_json: opt.Json = False,
 ) -> None:
     """Generate a response. The text goes to stdout as it comes, the figures to stderr."""
-    if as_json and show_tokens:
-        raise typer.BadParameter("--json holds every token's mark already, in its events; leave --show-tokens out")
+    _require_fitting(as_json, show_tokens, logprobs)
     from cactus_decoding.cli.loading import load
     from cactus_decoding.rules import make_rule
 
     chosen = make_rule(rule, delta=delta, alpha=alpha, solver=solver, divergence=divergence, recovery=recovery)
+    options: dict[str, Any] = {
+        "rule": chosen, "m": opt.draft_length(m), "max_new_tokens": max_new_tokens,
+        "max_relaxed": opt.max_relaxed(max_relaxed), "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p, "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
+        "repetition_penalty": repetition_penalty, "logit_bias": opt.logit_bias(logit_bias), "stop": stop or (),
+        "stop_token_ids": stop_token_id or (), "ignore_eos": ignore_eos, "seed": seed, "chat": False if raw else None,
+        "logprobs": logprobs or 0,
+    }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
     pair = load(model, draft, dtype, device, threads)
-    stream = pair.stream(
-        text, rule=chosen, m=m, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-        min_p=min_p, stop=stop or (), seed=seed, chat=False if raw else None,
-    )  # fmt: skip
-    output = _run(stream, live=not (as_json or show_tokens))
+    output = _run(pair.stream(text, **options), live=not (as_json or show_tokens))
     if as_json:
-        print_json(_document(output, chosen))
+        print_json(_document(output, chosen, logprobs is not None))
         return
     if show_tokens:
         from cactus_decoding.cli.tokens import legend, painted
@@ -69,6 +76,14 @@ def generate(
         out.print(painted(output.events, pair), soft_wrap=True)
         err.print(legend(), soft_wrap=True)
     err.print(_summary(output, chosen), soft_wrap=True)
+
+
+def _require_fitting(as_json: bool, show_tokens: bool, logprobs: int | None) -> None:
+    """Refuse what would be ignored."""
+    if as_json and show_tokens:
+        raise typer.BadParameter("--json holds every token's mark already, in its events; leave --show-tokens out")
+    if logprobs is not None and not as_json:
+        raise typer.BadParameter("--logprobs shows in --json only; add --json")
 
 
 def _run(stream: Stream, live: bool) -> Output:
@@ -88,15 +103,16 @@ def _run(stream: Stream, live: bool) -> Output:
 
 def _summary(output: Output, rule: Rule) -> str:
     stats = output.stats
+    spent = "" if stats.lossless_from is None else f" (lossless from token {stats.lossless_from} on)"
     return (
-        f"{rule}: {stats.tokens} tokens in {stats.verifier_calls} verifier calls "
+        f"{rule}{spent}: {stats.tokens} tokens in {stats.verifier_calls} verifier calls "
         f"({figure(stats.tokens_per_call)} per call), acceptance {figure(stats.acceptance)}, relaxed "
         f"{figure(stats.relaxed_share, 3)}, {figure(stats.tokens_per_second, 0)} tokens/s, "
         f"ended by {output.finish_reason}, seed {output.seed}"
     )
 
 
-def _document(output: Output, rule: Rule) -> dict[str, Any]:
+def _document(output: Output, rule: Rule, with_logprobs: bool) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -106,5 +122,23 @@ def _document(output: Output, rule: Rule) -> dict[str, Any]:
         "seed": output.seed,
         "rule": {"name": rule.name, **asdict(rule)},  # type: ignore[call-overload]
         "stats": output.stats.to_dict(),
+        **({"logprobs": _logprobs(output)} if with_logprobs else {}),
         "events": [event.to_dict() for event in output.events],
     }
+
+
+def _logprobs(output: Output) -> list[dict[str, Any]]:
+    """One per id; null is the logarithm of 0, for which JSON has no number."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return [
+        {
+            "id": token.id,
+            "logprob": finite(token.logprob),
+            "h_logprob": finite(token.h_logprob),
+            "top": [{"id": i, "logprob": finite(value)} for i, value in token.top],
+        }
+        for token in output.logprobs
+    ]

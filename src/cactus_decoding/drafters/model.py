@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding.drafters.base import Proposal
 from cactus_decoding.laws import Shaping, laws_of
-from cactus_decoding.models.base import Model, Rows
+from cactus_decoding.models.base import Model, Rows, Vocabulary
 from cactus_decoding.models.feeding import feed_pending, padded
 from cactus_decoding.sampling import draw
 
@@ -17,9 +17,11 @@ from cactus_decoding.sampling import draw
 class ModelDrafter:
     """Draws from a model of the verifier's vocabulary, with the verifier's sampling parameters."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, tokens: Vocabulary | None = None) -> None:
+        """``tokens``: the ids that the drafter's own tokenizer has, where the model's vocabulary is the pair's."""
         self.model = model
         self.name = model.name
+        self.tokens = tokens or model.vocabulary
 
     def open(self) -> ModelDraftRows:
         return ModelDraftRows(self.model.open(), self.model)
@@ -57,13 +59,13 @@ class ModelDraftRows:
         feed, fed = padded(pendings, device), [len(pending) for pending in pendings]
         ids = torch.zeros(n, most, dtype=torch.long, device=device)
         laws: list[Tensor] = []
-        one = [min(1, count) for count in counts]
         for place in range(most):
-            logits = self._rows.extend(feed, fed, one)
-            law = laws_of(logits, self._shapings, settled, ids, [place] * n, one)[:, 0]
+            drafting = [int(place < count) for count in counts]  # no row is fed beyond what it may hold
+            logits = self._rows.extend(feed, fed if place == 0 else drafting, drafting)
+            law = laws_of(logits, self._shapings, settled, ids, [place] * n, drafting)[:, 0]
             ids[:, place] = draw(law, u[:, place])
             laws.append(law)
-            feed, fed = ids[:, place : place + 1], one
+            feed = ids[:, place : place + 1]
         return Proposal(ids, tuple(counts), torch.stack(laws, dim=1))
 
     def _able(self, settled: Sequence[int], pending: Sequence[int], count: int) -> int:

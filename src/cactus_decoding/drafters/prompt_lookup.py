@@ -51,7 +51,7 @@ class PromptLookupRows:
         self._indexes.pop()
 
     def propose(self, settled: Sequence[Sequence[int]], counts: Sequence[int], u: Tensor) -> Proposal:
-        found = [index.continuation(*row) for index, *row in zip(self._indexes, settled, counts)]
+        found = [index.continuation(text, count) for index, text, count in zip(self._indexes, settled, counts)]
         return Proposal(padded(found, self._device), tuple(map(len, found)), None)
 
     def accept(self, row: int, length: int) -> None:

@@ -71,6 +71,11 @@ class Decoding:
         return len(self.settled) - len(self.job.prompt)
 
     @property
+    def wanted(self) -> int:
+        """How many more ids it may have."""
+        return self.job.max_new_tokens - self.position
+
+    @property
     def done(self) -> bool:
         """Whether the response has ended, failed or was closed."""
         return self.closed or self.stops.reason is not None
@@ -131,13 +136,18 @@ class Batch:
     def step(self) -> None:
         """One verifier call. Each response gets 1 to m + 1 ids, never more than it still wants, or its error.
 
-        Whatever else goes wrong within closes all of them: their caches may hold ids that were never settled.
+        Whatever else goes wrong within ends all of them with that error: their caches may hold ids that were never
+        settled.
         """
-        decodings, began = list(self.decodings), time.perf_counter()
-        before = self._model_seconds()
+        decodings, before = list(self.decodings), self._model_seconds()
         try:
-            self.examine(self.propose(self._draft_lengths()))
-        except BaseException:
+            lengths = self._draft_lengths()  # measures costs when they are first needed: no response's own time
+            began = time.perf_counter()
+            self.examine(self.propose(lengths))
+        except BaseException as error:
+            for decoding in decodings:
+                if isinstance(error, Exception) and not decoding.done:
+                    decoding.error = error
             self.close()
             raise
         spent = [time.perf_counter() - began, *(now - then for now, then in zip(self._model_seconds(), before))]
@@ -155,10 +165,8 @@ class Batch:
         """How many ids to draft for each response; one less than it still wants, at most."""
         adapting = [decoding.history for decoding in self.decodings if decoding.job.m is None]
         adapted = choose_m(self._costs(len(self.decodings)), adapting) if adapting and self._drafter else 0
-        return [
-            min(adapted if decoding.job.m is None else decoding.job.m, decoding.job.max_new_tokens - decoding.position - 1)
-            for decoding in self.decodings
-        ]
+        wanted = [adapted if decoding.job.m is None else decoding.job.m for decoding in self.decodings]
+        return [min(m, decoding.wanted - 1) for m, decoding in zip(wanted, self.decodings)]
 
     @torch.inference_mode()
     def propose(self, counts: Sequence[int]) -> Proposal:
@@ -184,8 +192,8 @@ class Batch:
     def _score(self, proposal: Proposal) -> Tensor:
         """The verifier's laws ``[n, k + 1, V]`` at the drafted positions and the one behind them."""
         befores = [decoding.settled for decoding in self.decodings]
-        pendings = [ids[held:] for ids, held in zip(befores, self._verifier.lengths)]
-        pendings = feed_pending(self._verifier, pendings, self._device)
+        unseen = [ids[held:] for ids, held in zip(befores, self._verifier.lengths)]
+        pendings = feed_pending(self._verifier, unseen, self._device)
         keep = [length + 1 for length in proposal.lengths]
         counts = [len(pending) + length for pending, length in zip(pendings, proposal.lengths)]
         logits = self._verifier.extend(_joined(pendings, proposal, max(counts), self._device), counts, keep)

@@ -9,7 +9,6 @@ import torch
 
 from cactus_decoding.verify import Verdict, Verdicts
 
-
 Top = tuple[tuple[tuple[int, float], ...], ...]
 
 
@@ -93,9 +92,7 @@ def listed(verdicts: Verdicts) -> ListedVerdicts:
     )  # fmt: skip
 
 
-def event_of(
-    verdicts: ListedVerdicts, row: int, position: int, length: int, used: int, top: Top = ()
-) -> Event:
+def event_of(verdicts: ListedVerdicts, row: int, position: int, length: int, used: int, top: Top = ()) -> Event:
     """The event of one row of a batch.
 
     Args:

@@ -85,12 +85,13 @@ def _drafter(
     if draft == PROMPT_LOOKUP:
         return PromptLookup(device=verifier.device)
     module, own = _load(draft, "drafter", tokenizer, dtype, device or verifier.device)
-    vocabulary = verifier.vocabulary
+    vocabulary, tokens = verifier.vocabulary, None
     if tokenizer is not None and own is not None:
         require_same_tokens(tokenizer, own)
-        vocabulary = vocabulary.shared_with(vocabulary_of(own, _rows(module)))
+        tokens = vocabulary_of(own, _rows(module))
+        vocabulary = vocabulary.shared_with(tokens)
     drafter = TransformersModel(module, _name(draft, "drafter"), vocabulary)
-    return ModelDrafter(drafter)
+    return ModelDrafter(drafter, tokens)
 
 
 def _load(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, cast, overload
 
+import torch
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
@@ -14,13 +15,16 @@ from cactus_decoding.generation.costs import measure_step_costs
 from cactus_decoding.generation.drafting import StepCosts
 from cactus_decoding.generation.engine import Batch, Decoding
 from cactus_decoding.generation.output import Output
-from cactus_decoding.generation.prompt import Prompt
+from cactus_decoding.generation.prompt import Message, Prompt
 from cactus_decoding.generation.request import Options, Request, decoding_of, whole
 from cactus_decoding.generation.session import Session, Stream
 from cactus_decoding.generation.text import Detokenizer
 from cactus_decoding.models.base import Model
 
 DEFAULT_ROWS = 8
+
+Single = Prompt | Request
+Many = Sequence[str] | Sequence[Request] | Sequence[list[Message]] | Sequence[list[int]] | Sequence[torch.Tensor]
 
 
 class Pair:
@@ -40,11 +44,13 @@ class Pair:
         self._costs: dict[int, StepCosts] = {}
 
     @overload
-    def generate(self, prompt: Request | str, **options: Unpack[Options]) -> Output: ...
+    def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str], and one prompt
+        self, prompt: Single, *, rows: int = ..., **options: Unpack[Options]
+    ) -> Output: ...
     @overload
-    def generate(self, prompt: Any, *, rows: int = ..., **options: Unpack[Options]) -> Any: ...
+    def generate(self, prompt: Many, *, rows: int = ..., **options: Unpack[Options]) -> list[Output]: ...
     def generate(
-        self, prompt: Prompt | Request | Sequence[Prompt | Request], *, rows: int = DEFAULT_ROWS, **options: Any
+        self, prompt: Single | Many, *, rows: int = DEFAULT_ROWS, **options: Unpack[Options]
     ) -> Output | list[Output]:
         """The whole response to ``prompt``, or those to a list of prompts, decoded together.
 
@@ -59,18 +65,18 @@ class Pair:
             BrokenLogits: if a model returns NaN; for a list `BatchFailed`, which holds the responses that ended well.
         """
         if not is_list(prompt):
-            with self.stream(prompt, **options) as stream:  # type: ignore[arg-type]
+            with self.stream(cast(Single, prompt), **options) as stream:
                 for _ in stream:
                     pass
                 return stream.output
-        requests = [_numbered(request, number, options) for number, request in enumerate(prompt)]  # type: ignore[arg-type]
+        requests = [_numbered(request, number, options) for number, request in enumerate(cast(Many, prompt))]
         decodings = [self._prepare(request.prompt, **request.options) for request in requests]
         with self.session(rows=rows) as session:
             streams = [session.submit_prepared(decoding) for decoding in decodings]
             session.run()
         return _outputs(streams)
 
-    def stream(self, prompt: Prompt | Request, **options: Unpack[Options]) -> Stream:
+    def stream(self, prompt: Single, **options: Unpack[Options]) -> Stream:
         """The response piece by piece; after the last piece, ``.output`` holds the whole. Takes what `generate` takes.
 
         Raises:
@@ -92,13 +98,15 @@ class Pair:
         return Session(batch, self._prepare, whole("rows", rows, 1), whole("waiting", waiting, 0))
 
     def step_costs(self, n: int) -> StepCosts:
-        """Seconds of a step of ``n`` rows by draft length; measured once for each n, when it is first asked for.
+        """Seconds of a step of ``n`` rows, or of the next power of two, by draft length.
 
-        Once and not all the time, so that a request with a seed adapts its draft length in the same way again.
+        Measured when first asked for, once and not all the time, so that a request with a seed adapts its draft
+        length in the same way again.
         """
-        if n not in self._costs:
-            self._costs[n] = measure_step_costs(self.verifier, self.drafter, n)
-        return self._costs[n]
+        measured = 1 << (n - 1).bit_length()
+        if measured not in self._costs:
+            self._costs[measured] = measure_step_costs(self.verifier, self.drafter, measured)
+        return self._costs[measured]
 
     def detokenizer(self) -> Detokenizer:
         """What turns this pair's ids into text, one at a time."""
@@ -113,7 +121,7 @@ class Pair:
 def is_list(prompt: object) -> bool:
     """Whether this is a list of prompts, and not one prompt: ids, or the messages of a chat."""
     return isinstance(prompt, list | tuple) and (
-        not prompt or any(isinstance(part, str | list | tuple | Request) for part in prompt)
+        not prompt or any(isinstance(part, str | list | tuple | torch.Tensor | Request) for part in prompt)
     )
 
 
@@ -123,17 +131,18 @@ def _numbered(prompt: Any, number: int, common: Mapping[str, Any]) -> Request:
     options = {**common, **request.options}
     if common.get("seed") is not None and "seed" not in request.options:
         options["seed"] = (whole("seed", common["seed"], 0, 2**64 - 1) + number) % 2**64
-    return Request(request.prompt, options)  # type: ignore[arg-type]
+    return Request(request.prompt, cast(Options, options))
 
 
 def _outputs(streams: Sequence[Stream]) -> list[Output]:
+    """All of them, or `BatchFailed` with those there are."""
     errors = {number: stream.error for number, stream in enumerate(streams) if stream.error is not None}
     outputs = [None if stream.error else stream.output for stream in streams]
     if errors:
         first = min(errors)
         raise BatchFailed(
-            f"{len(errors)} of {len(streams)} responses failed, the first is number {first}: {errors[first]} The others "
-            "ended well: they are in this error's `outputs`.",
+            f"{len(errors)} of {len(streams)} responses failed, the first is number {first}: {errors[first]} What "
+            "ended well is in this error's `outputs`.",
             outputs,
             errors,
         ) from errors[first]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Literal
@@ -105,14 +106,22 @@ def decoding_of(
         max_relaxed=_budget(options.get("max_relaxed"), cap),
         logprobs=whole("logprobs", options.get("logprobs", 0), 0, _MOST_LOGPROBS),
     )
-    _require_known([i for i, _ in params.logit_bias], "logit_bias", verifier.vocabulary)
+    _require_known(options.get("logit_bias", ()), "logit_bias", verifier.vocabulary)
     if params.greedy and job.m != 0 and not rule.lossless:
         warnings.warn(
             f"{rule} does nothing at temperature 0: the verifier's law is one token then, and no budget moves it. "
             "Use a temperature above 0 to relax acceptance.",
-            stacklevel=4,
+            stacklevel=_callers_level(),
         )
     return Decoding(job, _stops(options, cap, verifier.vocabulary, tokenizer, eos))
+
+
+def _callers_level() -> int:
+    """The stack level at which a warning points to the first line outside this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("cactus_decoding."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _draft_length(m: int | str) -> int | None:
@@ -181,7 +190,7 @@ def _stops(
     return Stops(ends, ids, [s for s in strings if s not in special], cap, Detokenizer(tokenizer))
 
 
-def _require_known(ids: Sequence[int] | frozenset[int], name: str, vocabulary: Vocabulary) -> None:
+def _require_known(ids: Iterable[int], name: str, vocabulary: Vocabulary) -> None:
     strangers = vocabulary.strangers(sorted(ids))
     if strangers:
         raise InvalidParameter(
@@ -194,8 +203,8 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     if (
         isinstance(value, bool)
         or not isinstance(value, Integral)
-        or value < least
-        or (most is not None and value > most)
+        or int(value) < least
+        or (most is not None and int(value) > most)
     ):
         bounds = f"at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidParameter(f"{name} is {value!r}, but must be a whole number, {bounds}.")

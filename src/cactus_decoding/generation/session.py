@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.generation.engine import Batch, Decoding
+from cactus_decoding.generation.events import Event
 from cactus_decoding.generation.output import Output, output_of
 
 
@@ -59,11 +60,18 @@ class Session:
         return Stream(self, decoding)
 
     def step(self) -> None:
-        """One verifier call for all that are running, after free rows are given to those who wait."""
+        """One verifier call for all that are running, after free rows are given to those who wait.
+
+        An exception out of it, other than a response's own error, closes the session.
+        """
         self._require_open()
         self._admit()
         if self._batch.decodings:
-            self._batch.step()
+            try:
+                self._batch.step()
+            except BaseException:
+                self.close()
+                raise
 
     def run(self) -> None:
         """Step until nothing is running or waiting."""
@@ -154,7 +162,7 @@ class Stream(Iterator[str]):
         return tuple(self._decoding.ids)
 
     @property
-    def events(self) -> list:
+    def events(self) -> list[Event]:
         """The events so far."""
         return self._decoding.events
 

@@ -17,10 +17,13 @@ from torch import Tensor
 class Rows(Protocol):
     """Sequences inside one model, numbered 0, 1, 2, ... without gaps, each with a cache of its own length."""
 
-    lengths: list[int]
-    """How many ids each row holds."""
-    seconds: float
-    """Time spent in the model's forward so far."""
+    @property
+    def lengths(self) -> list[int]:
+        """How many ids each row holds."""
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in the model's forward so far."""
 
     def add(self) -> None:
         """Open one more row, empty, behind the others."""

@@ -59,8 +59,9 @@ class RaggedCache:
             self.clear()
             return
         for tensor in self._tensors():
-            tensor[row] = tensor[last]
-            tensor[last] = 0
+            if row < self._rows:  # a row that was never fed may have no place yet
+                tensor[row] = tensor[last] if last < self._rows else 0
+            tensor[last : last + 1] = 0
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         if self._capacity > _LOOSE * max(_BLOCK, *self.lengths):

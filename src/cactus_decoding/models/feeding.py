@@ -21,11 +21,12 @@ def feed_pending(rows: Rows, pendings: Sequence[Sequence[int]], device: torch.de
     ride = CHUNK if len(pendings) == 1 else 2
     left: list[Sequence[int]] = []
     for row, pending in enumerate(pendings):
-        while len(pending) > ride:
-            portion = min(CHUNK, len(pending) - 1)
-            rows.extend(torch.tensor([pending[:portion]], device=device), [portion], [0], row)
-            pending = pending[portion:]
-        left.append(pending)
+        fed = 0
+        while len(pending) - fed > ride:
+            portion = min(CHUNK, len(pending) - fed - 1)
+            rows.extend(torch.tensor([pending[fed : fed + portion]], device=device), [portion], [0], row)
+            fed += portion
+        left.append(pending[fed:])
     return left
 
 

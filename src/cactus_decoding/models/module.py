@@ -63,9 +63,11 @@ class _Adapter(Cache):
         self._rows = cache
         self._window = window
 
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """``[n, heads, w, dim]`` new ones -> all that the queries may see, ``[n, heads, reach, dim]``."""
-        seen = self._rows.write(layer, self._window, keys.transpose(1, 2), values.transpose(1, 2))
+        seen = self._rows.write(layer_idx, self._window, key_states.transpose(1, 2), value_states.transpose(1, 2))
         return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
 
     def get_seq_length(self, *_: Any) -> int:

@@ -69,9 +69,9 @@ class SeparateRows:
         self.lengths.append(0)
 
     def drop(self, row: int) -> None:
-        for held in (self._caches, self.lengths):
-            held[row] = held[-1]
-            held.pop()
+        self._caches[row], self.lengths[row] = self._caches[-1], self.lengths[-1]
+        self._caches.pop()
+        self.lengths.pop()
 
     def extend(self, ids: Tensor, counts: Sequence[int], keep: Sequence[int], first: int = 0) -> Tensor:
         began = time.perf_counter()

@@ -30,7 +30,8 @@ class TransformersModel:
     """
 
     def __init__(self, module: Any, name: str, vocabulary: Vocabulary) -> None:
-        self.module = module.eval()
+        module.eval()
+        self.module = module  # may be a weak reference, so not what eval() returns
         self.name = name
         self.vocabulary = vocabulary
         self.device = next(module.parameters()).device

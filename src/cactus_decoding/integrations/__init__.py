@@ -1,0 +1,1 @@
+"""The engine behind the calls of other libraries. Each module imports its library, and is imported by who uses it."""

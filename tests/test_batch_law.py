@@ -63,7 +63,7 @@ def test_rules_side_by_side_emit_each_its_own_joint_law():
     """With at least two drafts and three tokens to go, both of the first two are examined drafts or recoveries."""
     rules = [Lossless(), Cactus(0.5), BoundedRatio(2.0), BoundedRatio(2.0, "shift")]
     options = [{"rule": rule, "m": m, "max_new_tokens": 1 + m} for m in (2, 3, 5) for rule in rules]
-    outputs = batched(mock_pair(Q, P), options, 2800)
+    outputs = batched(mock_pair(Q, P), options, 2400)
     lossless = joint_law(Lossless(), {}).flatten()
     for number, rule in enumerate(rules):
         counts = counted(outputs[number :: len(rules)])
@@ -74,7 +74,7 @@ def test_rules_side_by_side_emit_each_its_own_joint_law():
 def test_certain_drafts_in_a_batch_emit_the_joint_law():
     """Prompt lookup: what followed in the text before, for one row more, for another less."""
     prompt = [3, 1, 4, 3, 1, 4, 3]
-    requests = [Request(prompt, {"m": 1 + i % 4, "max_new_tokens": 3 + i % 3}) for i in range(1500)]
+    requests = [Request(prompt, {"m": 1 + i % 4, "max_new_tokens": 3 + i % 3}) for i in range(1200)]
     outputs = mock_pair(Q, PromptLookup()).generate(requests, rows=8, seed=0)
     assert sum(output.stats.examined for output in outputs) > len(outputs)
     joint = Q[3].unsqueeze(1) * Q

@@ -364,6 +364,30 @@ def test_what_the_lean_forward_would_pass_over_goes_through_the_module(change, a
         require_plain_logits(model)
 
 
+# no trial at load can tell these two from nothing
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj", "model.embed_tokens", "model", "lm_head", ""])
+def test_a_hook_that_only_looks_is_called(name):
+    module, calls = randomised(*LLAMA), []
+    module.get_submodule(name).register_forward_hook(lambda part, args, output: calls.append(part))
+    model = loaded(module)
+    calls.clear()
+    require_plain_logits(model)
+    assert (model.way, len(calls)) == (MODULE, 7)  # three times the rows, four times the plain forward
+
+
+def test_an_adapter_that_does_nothing_yet_is_not_passed_over():
+    module = randomised(*LLAMA)
+    adapted(module)
+    extra = module.model.layers[0].self_attn.v_proj.extra
+    extra.data.zero_()
+    model = loaded(module)
+    assert model.way == MODULE
+    extra.data.normal_()
+    require_plain_logits(model)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -133,7 +133,7 @@ def rows_fit(session):
         assert theirs < len(decoding.settled)
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     schedule=st.lists(actions, min_size=1, max_size=30),
     rows=st.sampled_from([1, 3, 8]),
@@ -234,7 +234,7 @@ def test_what_a_model_leaves_behind_the_logits_asked_for_does_not_matter(value):
         same(output, clean.generate(request))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     starts=st.lists(st.sampled_from([0, 1, DOOMED, BAD]), min_size=1, max_size=6),
     broken=st.sampled_from(["verifier", "drafter"]),
@@ -578,7 +578,7 @@ def test_memory_stays_near_what_the_longest_rows_need(monkeypatch):
     layers = 8
     pair = load_pair(llama(0, layers), llama(1, layers=1))
     generator = random.Random(3)
-    lengths = [(generator.randint(1, 400), generator.randint(1, 20)) for _ in range(200)]
+    lengths = [(generator.randint(1, 400), generator.randint(1, 12)) for _ in range(200)]
     with pair.session(rows=8) as session:
         cache = session._batch._verifier.cache
         for seed, (length, cap) in enumerate(lengths):

@@ -231,7 +231,7 @@ def test_a_script_is_said_whatever_the_options(reply, m, rule, temperature, acce
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.75, 1.0])
 def test_drafts_of_a_script_are_kept_as_often_as_told(acceptance):
-    stats = scripted_pair("nanana " * 60, acceptance=acceptance).generate("Batman?", m=2, max_new_tokens=420).stats
+    stats = scripted_pair("nanana " * 50, acceptance=acceptance).generate("Batman?", m=2, max_new_tokens=350).stats
     assert stats.examined > 200
     assert stats.acceptance == pytest.approx(acceptance, abs=0.07 if 0.0 < acceptance < 1.0 else 0.0)
 

@@ -1,0 +1,1 @@
+"""The parts of `cactus_decoding.integrations.transformers`."""

@@ -21,9 +21,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The engine against transformers' own assisted generation, on the pair that ships with the package.
+# On the pair that ships with the package: against transformers, batches against singles, and the draft length.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.batch
+	$(BIN)/python -m benchmarks.draft_length
 
 # SmolLM2-135M-Instruct with prompt lookup against its own plain decoding. Takes most of an hour.
 bench-real: $(READY)

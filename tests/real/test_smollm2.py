@@ -141,7 +141,7 @@ def test_a_batch_of_sampled_responses_equals_the_single_ones(pair, prompts):
 
 
 def together_and_alone(pair, prompts, **options):
-    """Eight prompts of 13 to 53 ids, decoded in one batch, and each by itself."""
+    """Eight prompts of 12 to 53 ids, decoded in one batch, and each by itself."""
     chosen = [prompts[i] for i in (0, 7, 8, 9, 11, 12, 15, 17)]
     options |= {"m": 3, "max_new_tokens": 20}
     batch = pair.generate(chosen, rows=8, seed=100, **options)

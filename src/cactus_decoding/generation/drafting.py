@@ -19,8 +19,10 @@ from cactus_decoding.generation.events import Event
 from cactus_decoding.verify import Verdict
 
 MOST = 16  # the longest block that is considered
-_PRIOR = 0.7  # acceptance before anything was seen,
-_WEIGHT = 6.0  # worth as much as this many examined tokens, at every place
+_PRIOR = 0.7  # acceptance at the first place before anything was seen,
+_RISE = 0.15  # share of what is missing to 1 that each further place is better by: easy text goes on being easy
+_WEIGHT = 6.0  # both are worth as much as this many examined tokens
+_LOSING = 0.95  # drafting goes on down to this share of the speed without it: only by drafting one learns
 _FORGET = 0.95  # per step with a draft: a response remembers about its last twenty
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 128  # tokens without drafts before drafting is tried again; doubles while it fails
 _TRIAL = 2  # how many are drafted then
@@ -46,8 +48,8 @@ class AcceptanceHistory:
     """What one response has seen of its drafts, by their place in the block; older steps count for less."""
 
     def __init__(self) -> None:
-        self._reached = [0.0] * MOST
-        self._kept = [0.0] * MOST
+        self._reached = [_WEIGHT] + [0.0] * (MOST - 1)  # the first place begins with a prior, which fades too
+        self._kept = [_WEIGHT * _PRIOR] + [0.0] * (MOST - 1)
         self._pause = _FIRST_PAUSE
         self._waited = 0
 
@@ -68,11 +70,12 @@ class AcceptanceHistory:
 
     def survival(self) -> list[float]:
         """S_1, S_2, ... A place that was seldom reached leans on the one before it."""
-        chances, acceptance, together = [], _PRIOR, 1.0
-        for reached, kept in zip(self._reached, self._kept):
-            acceptance = (kept + _WEIGHT * acceptance) / (reached + _WEIGHT)
-            together *= acceptance
-            chances.append(together)
+        acceptance = self._kept[0] / self._reached[0]
+        chances = [acceptance]
+        for reached, kept in zip(self._reached[1:], self._kept[1:]):
+            expected = acceptance + _RISE * (1.0 - acceptance)
+            acceptance = (kept + _WEIGHT * expected) / (reached + _WEIGHT)
+            chances.append(chances[-1] * acceptance)
         return chances
 
     @property
@@ -81,8 +84,11 @@ class AcceptanceHistory:
         return self._waited >= self._pause
 
     def judge(self, pays: bool) -> None:
-        """After a trial: a longer pause if drafting still loses, the shortest if it pays."""
-        self._pause = _FIRST_PAUSE if pays else min(2 * self._pause, _LONGEST_PAUSE)
+        """How long to wait before the next trial: briefly again if drafting pays, twice as long if a trial is due."""
+        if pays:
+            self._pause = _FIRST_PAUSE
+        elif self.due:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
 
 def expected_tokens(survival: Sequence[float], m: int) -> float:
@@ -91,16 +97,18 @@ def expected_tokens(survival: Sequence[float], m: int) -> float:
 
 
 def best_m(costs: StepCosts, survivals: Sequence[Sequence[float]]) -> int:
-    """The m in 0 .. MOST with the most tokens per second of a batch of such responses."""
+    """The m with the most tokens per second of a batch of such responses; 0 where every other one clearly loses."""
     tokens = accumulate((sum(chances) for chances in zip(*survivals)), initial=float(len(survivals)))
-    speeds = [emitted / costs(m) for m, emitted in enumerate(tokens)]
-    return speeds.index(max(speeds))
+    alone, *speeds = (emitted / costs(m) for m, emitted in enumerate(tokens))
+    fastest = max(speeds)
+    return speeds.index(fastest) + 1 if fastest >= _LOSING * alone else 0
 
 
 def choose_m(costs: StepCosts, histories: Sequence[AcceptanceHistory]) -> int:
-    """`best_m`, or a short trial where drafting is off and one of the responses is due for one."""
-    best = best_m(costs, [history.survival() for history in histories])
-    due = [history for history in histories if history.due]
-    for history in due:
+    """`best_m` while that does not lose; else 0, or a short trial where one of the responses is due for one."""
+    survivals = [history.survival() for history in histories]
+    best = best_m(costs, survivals)
+    trial = not best and any(history.due for history in histories)
+    for history in histories:
         history.judge(best > 0)
-    return best or (_TRIAL if due else 0)
+    return best or (_TRIAL if trial else 0)

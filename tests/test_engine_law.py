@@ -77,7 +77,7 @@ def test_relaxed_rules_emit_the_joint_induced_law(tiny_pair, rule):
 def test_an_adapted_draft_length_keeps_the_law():
     """The number of drafts follows the response's own past, and the last two tokens still have the verifier's law."""
     pair = load_pair(tiny_model(seed=0, layers=1), tiny_model(seed=1, hidden=8, layers=1))
-    pair.step_costs = lambda n: StepCosts(((0, 1.0), (1, 1.5), (2, 1.8), (16, 9.0)))
+    pair.step_costs = lambda n: StepCosts(((0, 1.0), (1, 1.4), (2, 1.81), (16, 12.0)))
     outputs = pair.generate([PROMPT] * RESPONSES, rows=4, max_new_tokens=5, seed=0)
     drafted = Counter(len(event.draft) for out in outputs for event in out.events if event.position == 2)
     assert min(drafted[1], drafted[2]) > 100, f"the draft lengths at the third token are {drafted}"

@@ -32,7 +32,7 @@ import cactus_decoding as cactus
 from cactus_decoding.errors import BrokenLogits, InvalidParameter, MissingExtra, ModelRefused, PairMismatch
 from cactus_decoding.models.base import Vocabulary
 from cactus_decoding.models.cache import RaggedCache
-from cactus_decoding.models.llama import LlamaForward
+from cactus_decoding.models.llama import LlamaForward, product
 from cactus_decoding.models.rows import RaggedRows
 from cactus_decoding.models.selftest import require_rewind
 from cactus_decoding.models.transformers import TransformersModel
@@ -680,3 +680,19 @@ def test_a_broken_row_does_not_spoil_the_next_one_in_its_place(way):
     both = rows.extend(text[5:].expand(2, -1), [3, 2], [3, 2])
     require_close(both[1, :2], model.plain(text[:7])[5:], 1e-4)
     assert bool(both.isfinite().all())
+
+
+@settings(max_examples=30)
+@given(
+    w=st.integers(1, 12),
+    n=st.integers(1, 3),
+    wide=st.integers(1, 6),
+    d=st.sampled_from([8, 512]),
+    seed=st.integers(0, 9),
+)
+def test_a_product_turned_round_is_the_same_product(w, n, wide, d, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, weight = torch.randn(n, w, d, generator=generator), torch.randn(wide * d, d, generator=generator)
+    found = product(x, weight)
+    assert found.is_contiguous()
+    assert torch.allclose(found, torch.nn.functional.linear(x, weight), atol=1e-4 * d**0.5)

@@ -69,7 +69,7 @@ class TransformersModel:
     def _settle(self) -> tuple[Forward | None, str]:
         """The forward for rows of different lengths, or None where there is none, and how that is called."""
         lean = LlamaForward.of(self.module)
-        reasons: list[str] = []
+        reason = ""
         for forward, way in ((lean, "together, lean forward"), (self._forward, "together, the module's forward")):
             if forward is None:
                 continue
@@ -77,12 +77,13 @@ class TransformersModel:
             try:
                 require_rewind(self)
             except ModelRefused as error:
-                reasons.append(str(error))
-                continue
-            return forward, way
+                cause = error.__cause__
+                reason = f"{type(cause).__name__}: {cause}" if cause else "the logits are others then"
+            else:
+                return forward, way
         self._ragged = None
         require_rewind(self)
-        return None, f"one at a time ({reasons[-1]})"
+        return None, f"one at a time (not side by side: {reason})"
 
 
 def _context_limit(config: Any) -> int:

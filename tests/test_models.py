@@ -696,3 +696,14 @@ def test_a_product_turned_round_is_the_same_product(w, n, wide, d, seed):
     found = product(x, weight)
     assert found.is_contiguous()
     assert torch.allclose(found, torch.nn.functional.linear(x, weight), atol=1e-4 * d**0.5)
+
+
+def test_a_model_without_a_head_is_refused():
+    with pytest.raises(ModelRefused, match="has no head.*AutoModelForCausalLM"):
+        cactus.load_pair(tiny_model(0).model, "prompt-lookup")
+
+
+@pytest.mark.parametrize("device", ["gpu", *([] if torch.cuda.is_available() else ["cuda"])])
+def test_a_device_that_is_not_there_is_refused(tmp_path, device):
+    with pytest.raises(InvalidParameter, match=f"device is '{device}', which cannot be used here"):
+        cactus.load_pair(saved(tmp_path, byte_tokenizer()), "prompt-lookup", device=device)

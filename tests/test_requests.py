@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cactus_decoding.errors import InvalidParameter, InvalidPrompt
+from cactus_decoding.errors import BatchFailed, InvalidParameter, InvalidPrompt
 from cactus_decoding.generation.events import Mark
 from cactus_decoding.generation.loading import load_pair
 from cactus_decoding.generation.request import Request
@@ -294,10 +294,11 @@ def test_seeds_count_around_the_largest(tiny_pair):
 
 
 def test_without_a_seed_every_response_has_one_of_its_own(tiny_pair):
-    outputs = tiny_pair.generate([PROMPT] * 6, m=3, max_new_tokens=20)
+    options = {"m": 3, "max_new_tokens": 20, "temperature": 3.0}  # hot, or two texts might be equal by chance
+    outputs = tiny_pair.generate([PROMPT] * 6, **options)
     assert len({out.seed for out in outputs}) == len({out.ids for out in outputs}) == 6
     for out in outputs:
-        assert tiny_pair.generate(PROMPT, m=3, max_new_tokens=20, seed=out.seed).ids == out.ids
+        assert tiny_pair.generate(PROMPT, seed=out.seed, **options).ids == out.ids
 
 
 VARIED = [
@@ -423,3 +424,73 @@ def test_an_adapted_draft_length_fits_into_the_shortest_context(positions):
     out = pair.generate([1], temperature=0)
     assert len(out.ids) == positions - 1
     assert out.ids == pair.generate([1], temperature=0, m=0).ids
+
+
+def shorter_drafter():
+    """Ids from 50 on have no row in the drafter."""
+    return load_pair(tiny_model(0, vocabulary=60), tiny_model(1, layers=1, vocabulary=50))
+
+
+def test_rows_that_are_done_drafting_feed_a_shorter_drafter_nothing_it_has_no_row_for():
+    requests = [Request([1, 2, 3], {"m": 5}), Request([1, 2, 4], {"m": 2})]
+    options = {"presence_penalty": 0.5, "seed": 1, "max_new_tokens": 30}
+    outputs = shorter_drafter().generate(requests, **options)
+    for number, request in enumerate(requests):
+        alone = shorter_drafter().generate(request, **{**options, "seed": 1 + number})
+        assert outputs[number].ids == alone.ids
+
+
+def test_a_broken_drafter_fails_the_rows_that_it_drafts_for():
+    pair = shorter_drafter()
+    pair.drafter.model.module.model.norm.weight.data.fill_(math.nan)
+    requests = [Request([1, 2], {"m": 3}), Request([1, 2], {"m": 0})]
+    with pytest.raises(BatchFailed, match="1 of 2 responses failed.*the drafter returned NaN") as failure:
+        pair.generate(requests, seed=1, max_new_tokens=10)
+    assert failure.value.outputs[0] is None
+    assert len(failure.value.outputs[1].ids) == 10
+
+
+def test_what_waits_when_a_session_breaks_has_its_error_too(monkeypatch):
+    pair = shorter_drafter()
+    with pair.session(rows=1) as session:
+        running, waiting = session.submit([1], m=0), session.submit([2], m=0)
+        monkeypatch.setattr(session._batch, "_verify", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(running)
+        with pytest.raises(ZeroDivisionError):
+            next(waiting)
+
+
+def test_a_wider_drafter_recovers_too():
+    pair = load_pair(tiny_model(0), tiny_model(1).double())
+    assert pair.generate([1], m=3, seed=1, max_new_tokens=40).stats.recovered > 0
+
+
+def test_a_share_of_the_cap_is_not_lost_to_rounding():
+    pair = shorter_drafter()
+    stream = pair.stream([1], rule=Cactus(0.5), max_relaxed=0.29, max_new_tokens=100)
+    assert stream._decoding.job.max_relaxed == 29
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop": [5]}, "stop holds 5, but must be text.*stop_token_ids"),
+        ({"temperature": "0.7"}, "temperature is '0.7', but must be a number"),
+        ({"rule": 0}, "rule is 0, but must be a rule"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_refused(options, message):
+    with pytest.raises(InvalidParameter, match=message):
+        shorter_drafter().stream([1], **options)
+
+
+def test_none_is_the_default_of_every_option():
+    options = dict.fromkeys(("stop", "stop_token_ids", "logit_bias", "seed", "max_relaxed", "rule", "temperature"))
+    assert len(shorter_drafter().generate([1], max_new_tokens=5, **options).ids) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"rule": Cactus(0.5), "m": 0}])
+def test_a_budget_of_relaxed_tokens_that_does_nothing_is_said(options):
+    with pytest.warns(UserWarning, match="max_relaxed does nothing"):
+        shorter_drafter().generate([1], max_relaxed=3, max_new_tokens=3, **options)

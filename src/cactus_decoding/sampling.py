@@ -13,7 +13,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from numbers import Integral
+from numbers import Integral, Real
+from typing import cast
 
 import numpy as np
 import torch
@@ -48,6 +49,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if name != "logit_bias" and not isinstance(getattr(self, name), Real):
+                raise InvalidParameter(f"{name} is {getattr(self, name)!r}, but must be a number.")
         if not (math.isfinite(self.temperature) and self.temperature >= 0.0):
             raise InvalidParameter(f"temperature is {self.temperature}, but must be a finite number of at least 0.")
         if not (isinstance(self.top_k, Integral) and self.top_k >= 0):
@@ -70,6 +74,11 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """``logit_bias`` as (id, number), by rising ids."""
+        return cast("tuple[tuple[int, float], ...]", self.logit_bias)
+
+    @property
     def penalised(self) -> bool:
         """Whether the law of a position depends on the text before it, other than through the model."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
@@ -87,9 +96,9 @@ def _pairs(bias: Mapping[int, float] | tuple[tuple[int, float], ...]) -> tuple[t
 
 def biased(logits: Tensor, params: SamplingParams) -> Tensor:
     """``[..., V]`` logits with the bias of ``params`` added."""
-    if not params.logit_bias:
+    if not params.biases:
         return logits
-    ids, values = zip(*params.logit_bias)
+    ids, values = zip(*params.biases)
     size = logits.shape[-1]
     if max(ids) >= size:
         raise InvalidParameter(f"logit_bias names the id {max(ids)}, but the vocabulary has {size}.")

@@ -139,8 +139,8 @@ def _emit(
         if spent is not None:
             scale = torch.where(spent[refused, place], 1.0, scale)
         weights = q_rows.clone()
-        weights[refused] = recovery_weights(p_row, q_row, scale, n)
-        scales[refused] = scale
+        weights[refused] = recovery_weights(p_row, q_row, scale, n).to(weights.dtype)  # p may be the wider one
+        scales[refused] = scale.to(scales.dtype)
     emitted = draw(weights, u_emit[rows, kept])
     q_emitted = q_rows[rows, emitted]
     return emitted, q_emitted, scales * q_emitted

@@ -34,6 +34,7 @@ def painted(events: Iterable[Event], pair: Pair) -> Text:
             word = detokenizer.push(token)
             before, after, style = STYLES[mark]
             text.append(_bracketed(word, before, after) if word and before else word, style=style)
+    text.append(detokenizer.finish())
     return text
 
 

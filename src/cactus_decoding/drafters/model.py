@@ -65,7 +65,7 @@ class ModelDraftRows:
             law = laws_of(logits, self._shapings, settled, ids, [place] * n, drafting)[:, 0]
             ids[:, place] = draw(law, u[:, place])
             laws.append(law)
-            feed = ids[:, place : place + 1]
+            feed = ids[:, place : place + 1].clamp_max(self._model.rows - 1)  # a row that is done may hold any id
         return Proposal(ids, tuple(counts), torch.stack(laws, dim=1))
 
     def _able(self, settled: Sequence[int], pending: Sequence[int], count: int) -> int:

@@ -25,6 +25,7 @@ from cactus_decoding.sampling import SamplingParams
 
 DEFAULT_NEW_TOKENS = 256
 _MOST_LOGPROBS = 100
+_ROUNDING = 1e-9  # .29 of 100 tokens is 29 of them
 
 
 class Options(TypedDict, total=False):
@@ -90,10 +91,11 @@ def decoding_of(
         raise InvalidParameter(
             f"{unknown[0]!r} is no option of a response. The options are {', '.join(Options.__annotations__)}."
         )
-    rule = options.get("rule") or Lossless()
+    rule = Lossless() if options.get("rule") is None else options["rule"]
     if not isinstance(rule, Rule):
         raise InvalidParameter(f"rule is {rule!r}, but must be a rule such as Cactus(0.25). See RULES.")
-    params = SamplingParams(**{name: options[name] for name in _SAMPLING if name in options})  # type: ignore[literal-required]
+    sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}  # type: ignore[literal-required]
+    params = SamplingParams(**sampling)
     ids = encode_prompt(prompt, tokenizer, verifier.vocabulary, options.get("chat"))
     cap = _cap(len(ids), options.get("max_new_tokens"), verifier)
     job = Job(
@@ -106,14 +108,25 @@ def decoding_of(
         max_relaxed=_budget(options.get("max_relaxed"), cap),
         logprobs=whole("logprobs", options.get("logprobs", 0), 0, _MOST_LOGPROBS),
     )
-    _require_known(options.get("logit_bias", ()), "logit_bias", verifier.vocabulary)
-    if params.greedy and job.m != 0 and not rule.lossless:
+    _require_known([token for token, _ in params.biases], "logit_bias", verifier.vocabulary)
+    _warn_if_idle(job, params)
+    return Decoding(job, _stops(options, cap, verifier.vocabulary, tokenizer, eos))
+
+
+def _warn_if_idle(job: Job, params: SamplingParams) -> None:
+    """Say which settings do nothing in this combination."""
+    if params.greedy and job.m != 0 and not job.rule.lossless:
         warnings.warn(
-            f"{rule} does nothing at temperature 0: the verifier's law is one token then, and no budget moves it. "
+            f"{job.rule} does nothing at temperature 0: the verifier's law is one token then, and no budget moves it. "
             "Use a temperature above 0 to relax acceptance.",
             stacklevel=_callers_level(),
         )
-    return Decoding(job, _stops(options, cap, verifier.vocabulary, tokenizer, eos))
+    if job.max_relaxed is not None and (job.rule.lossless or job.m == 0):
+        why = "m is 0" if job.m == 0 else f"{job.rule} relaxes nothing"
+        warnings.warn(
+            f"max_relaxed does nothing: {why}. Choose a rule such as Cactus(0.25), and an m above 0.",
+            stacklevel=_callers_level(),
+        )
 
 
 def _callers_level() -> int:
@@ -144,7 +157,7 @@ def _budget(max_relaxed: float | None, cap: int) -> int | None:
             raise InvalidParameter(
                 f"max_relaxed is {max_relaxed}, but a share must lie in [0, 1). Give a whole number to count tokens."
             )
-        return int(max_relaxed * cap)
+        return int(max_relaxed * cap + _ROUNDING)
     return whole("max_relaxed", max_relaxed, 0)
 
 
@@ -176,7 +189,10 @@ def _stops(
     """A stop string that is a special token is watched for by its id, since special tokens show in no text."""
     stop = options.get("stop")
     strings = [stop] if isinstance(stop, str) else list(stop or ())
-    ids = frozenset(whole("a stop_token_id", i, 0) for i in options.get("stop_token_ids", ()))
+    for string in strings:
+        if not isinstance(string, str):
+            raise InvalidParameter(f"stop holds {string!r}, but must be text. Ids go into stop_token_ids.")
+    ids = frozenset(whole("a stop_token_id", i, 0) for i in options.get("stop_token_ids") or ())
     _require_known(ids, "stop_token_ids", vocabulary)
     ends = frozenset[int]() if options.get("ignore_eos") else eos
     if "" in strings:

@@ -69,7 +69,10 @@ class Session:
         if self._batch.decodings:
             try:
                 self._batch.step()
-            except BaseException:
+            except BaseException as error:
+                for decoding in self._queue:
+                    if isinstance(error, Exception):
+                        decoding.error = error
                 self.close()
                 raise
 

@@ -28,7 +28,9 @@ class Detokenizer:
         whole = text.rstrip(_UNFINISHED)
         piece = whole[self._said :]
         self._said += len(piece)
-        if piece and whole == text:
+        if not piece and whole == text:  # a token without text, a special one: nothing behind it depends on it
+            self._ids.pop()
+        elif whole == text:
             self._ids = self._ids[self._context :]
             self._context = len(self._ids)
             self._said = len(self._decode(self._ids))

@@ -152,7 +152,8 @@ def last_ones(x: Tensor, counts: Sequence[int], keep: Sequence[int]) -> Tensor:
 def _is_plain(part: nn.Module) -> bool:
     """No adapter, no quantised layer, no hook: nothing that would be passed over."""
     hooked = part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
-    known = type(part) in (nn.Linear, nn.Embedding) or type(part).__module__.startswith("transformers.")
+    homes = ("transformers.models.", "transformers.activations")
+    known = type(part) in (nn.Linear, nn.Embedding) or type(part).__module__.startswith(homes)
     return not hooked and (known or isinstance(part, nn.ModuleList | nn.SiLU))
 
 

@@ -39,6 +39,8 @@ class TransformersModel:
         self._missing = torch.tensor(vocabulary.missing, dtype=torch.long, device=self.device)
         if getattr(module.config, "is_encoder_decoder", False):
             raise ModelRefused(f"{name} is an encoder-decoder model; speculation here needs a decoder-only one.")
+        if module.get_output_embeddings() is None:
+            raise ModelRefused(f"{name} has no head, so it gives no logits. Load it with AutoModelForCausalLM.")
         self.context = _context_limit(module.config)
         self._forward = ModuleForward(module, self.context)
         self._ragged, self.way = self._settle()
@@ -108,7 +110,7 @@ def load_module(
             checkpoint's own elsewhere.
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
     """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _usable_device(device)
     if dtype is not None and dtype not in DTYPES and dtype not in DTYPES.values():
         raise InvalidParameter(f"dtype is {dtype!r}, which is none of {', '.join(DTYPES)}.")
     wanted = DTYPES.get(str(dtype), dtype) or (torch.float32 if place.type == "cpu" else "auto")
@@ -123,6 +125,16 @@ def load_module(
         ) from error
     module.to(place)
     return module, tokenizer
+
+
+def _usable_device(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidParameter(f"device is {device!r}, which cannot be used here: {reason} Try 'cpu'.") from error
+    return place
 
 
 def _locate(source: str) -> tuple[str, dict[str, str]]:

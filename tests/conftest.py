@@ -1,6 +1,7 @@
 """Nothing in the tests reaches a hub; models are random and tiny, or the pair that ships with the package."""
 
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import settings
 
 import cactus_decoding as cactus
+from cactus_decoding.cli import main
 from tests.tiny import tiny_model
 
 # no deadline: a busy machine is no failure; where CI says so the same examples every time, elsewhere new ones
@@ -30,3 +32,20 @@ def tiny_pair():
 @pytest.fixture(scope="session")
 def abacus():
     return cactus.load_pair("abacus")
+
+
+@pytest.fixture
+def cactus_command(monkeypatch, capsys):
+    """Run ``cactus ...`` in this process: (exit status, stdout, stderr)."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["cactus", *words])
+        try:
+            main()
+            status = 0
+        except SystemExit as left:
+            status = left.code or 0
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run

@@ -8,27 +8,9 @@ import sys
 
 import pytest
 
-from cactus_decoding.cli import main
 from cactus_decoding.rules import RULES
 
 QUESTION = "Tom has 5 apples. He buys 7 more apples. He gives 4 apples to Mia. How many apples does Tom have now?"
-
-
-@pytest.fixture
-def cactus_command(monkeypatch, capsys):
-    """Run ``cactus ...`` in this process: (exit status, stdout, stderr)."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["cactus", *words])
-        try:
-            main()
-            status = 0
-        except SystemExit as left:
-            status = left.code or 0
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
 
 
 def test_generate_prints_the_text_alone_on_stdout(cactus_command, abacus):

@@ -1,14 +1,12 @@
 """The doctor: its arithmetic on made-up figures, its measuring on tiny models, its command as a person meets it."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 import cactus_decoding as cactus
-from cactus_decoding.cli import main
 from cactus_decoding.diagnosis import Plan, diagnose, examination, timing
 from cactus_decoding.diagnosis.advice import PAYS, advise, findings
 from cactus_decoding.diagnosis.prediction import DEEPEST, Acceptance, acceptance_of, best_draft, median_costs, predict
@@ -64,18 +62,12 @@ def tiny_diagnosis(tiny_pair):
 
 
 @pytest.fixture
-def cactus_doctor(monkeypatch, capsys):
-    """Run ``cactus doctor ...`` in this process: (exit status, stdout, stderr)."""
+def cactus_doctor(cactus_command):
+    """Run ``cactus doctor ...`` in this process: (exit status, stdout, stderr on one line)."""
 
     def run(*words):
-        monkeypatch.setattr(sys, "argv", ["cactus", "doctor", *map(str, words)])
-        try:
-            main()
-            status = 0
-        except SystemExit as left:
-            status = left.code or 0
-        printed = capsys.readouterr()
-        return status, printed.out, " ".join(printed.err.replace("│", " ").split())
+        status, printed, errors = cactus_command("doctor", *map(str, words))
+        return status, printed, " ".join(errors.replace("│", " ").split())
 
     return run
 

@@ -66,7 +66,11 @@ def generate(
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
     pair = load(model, draft, dtype, device, threads)
-    output = _run(pair.stream(text, **options), live=not (as_json or show_tokens))
+    stream = pair.stream(text, **options)
+    if options["m"] == "auto":
+        with err.status("timing steps, to adapt the draft length"):
+            pair.step_costs(1)
+    output = _run(stream, live=not (as_json or show_tokens))
     if as_json:
         print_json(_document(output, chosen, logprobs is not None))
         return

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cactus_decoding.models.base import NO_LIMIT
+
 if TYPE_CHECKING:
     from cactus_decoding.diagnosis.report import Diagnosis, Length, Trial
 
 
 PAYS = 1.05  # a speed-up below this is not worth a second model
 TOLERANCE = 0.15  # by how much a measured speed-up may miss the predicted one without a word
-_UNSTATED = 1 << 30  # the context of a model that states none
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def findings(diagnosis: Diagnosis) -> list[str]:
 
 def _about_contexts(diagnosis: Diagnosis) -> list[str]:
     found, drafter, match = [], diagnosis.drafter, diagnosis.match
-    if drafter and drafter.context and drafter.context < (diagnosis.verifier.context or _UNSTATED):
+    if drafter and drafter.context and drafter.context < (diagnosis.verifier.context or NO_LIMIT):
         found.append(f"The drafter's context is the shorter one: beyond {drafter.context} tokens nothing is drafted.")
     if match and match.verifier_only:
         found.append(f"Ids of the verifier alone: {match.verifier_only}. They are never drafted; one may end drafting.")

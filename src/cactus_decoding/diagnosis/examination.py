@@ -23,11 +23,10 @@ from cactus_decoding.generation.pair import Pair
 from cactus_decoding.generation.prompt import Prompt, encode_prompt
 from cactus_decoding.generation.request import Options
 from cactus_decoding.generation.statistics import Statistics, total
-from cactus_decoding.models.base import Model, Vocabulary
+from cactus_decoding.models.base import NO_LIMIT, Model, Vocabulary
 from cactus_decoding.rules import Lossless, Rule
 
 _NEW_TOKENS = 64
-_UNSTATED = 1 << 30  # the context of a model that states none
 
 Watch = Callable[[str, int, int], None]
 """Told what is done now, how many parts are done, and how many there are."""
@@ -177,7 +176,7 @@ def _side(model: Model, tokens: Vocabulary) -> Side:
         dtype=str(module.dtype).removeprefix("torch.") if module else None,
         device=str(model.device),
         way=model.way,
-        context=None if model.context >= _UNSTATED else model.context,
+        context=None if model.context >= NO_LIMIT else model.context,
         tokens=count,
         padded=model.rows - count,
     )

@@ -13,6 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+NO_LIMIT = 1 << 30
+"""The context of a model that states none."""
+
 
 class Rows(Protocol):
     """Sequences inside one model, numbered 0, 1, 2, ... without gaps, each with a cache of its own length."""

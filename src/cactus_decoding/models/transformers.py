@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedTokenizerBase
 
 from cactus_decoding.errors import InvalidParameter, MissingExtra, ModelRefused
-from cactus_decoding.models.base import Vocabulary
+from cactus_decoding.models.base import NO_LIMIT, Vocabulary
 from cactus_decoding.models.cache import RaggedCache
 from cactus_decoding.models.llama import LlamaForward
 from cactus_decoding.models.module import ModuleForward
@@ -19,7 +19,6 @@ from cactus_decoding.models.rows import Forward, RaggedRows, SeparateRows
 from cactus_decoding.models.selftest import require_rewind
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_NO_LIMIT = 1 << 30  # context of a model that states none
 
 
 class TransformersModel:
@@ -94,7 +93,7 @@ def _context_limit(config: Any) -> int:
     Behind its window a sliding cache has dropped what a rewind would need.
     """
     text = config.get_text_config()
-    limit = int(getattr(text, "max_position_embeddings", None) or _NO_LIMIT)
+    limit = int(getattr(text, "max_position_embeddings", None) or NO_LIMIT)
     layers = getattr(DynamicCache(config=config), "layers", [])
     windows = [layer.sliding_window for layer in layers if getattr(layer, "is_sliding", False)]
     return min([limit, *(int(window) - 1 for window in windows)])

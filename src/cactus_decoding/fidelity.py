@@ -5,22 +5,52 @@ would have refused estimates the total variation between the emitted law and q, 
 every rule whose law lies between p and q. The *induced law* is exact: because h depends on the drafted token,
 what is emitted follows none of the h's but
 
-    law(x) = min(p, h)(x) + sum_n r_n (w_n q - p)_+(x) / Z_n,
-    r_n = (p_n - h_n)_+,  Z_n = sum_x (w_n q - p)_+(x),
+    law(x) = min(p, h)(x) + sum_n r_n g_n(x),    r_n = (p_n - h_n)_+,
 
-with h_n the rule's target of token n and w_n its recovery scale.
+with h_n the rule's target of token n and g_n the law it recovers from, nearly always
+``(w_n q - p)_+ / Z_n`` with one scalar w_n.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from cactus_decoding.divergences import DIVERGENCES
-from cactus_decoding.rules.base import Rule, recovery_weights
+from cactus_decoding.errors import InvalidParameter
+from cactus_decoding.rules.base import Rule, recovery_weights, scaled_weights
 from cactus_decoding.verify import Verdict
+
+_SPARSE = 0.25  # share of columns in use below which the others are left out
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """One position, exactly: how often its drafted token is kept, and how far its emitted law is from q.
+
+    Divergences in nats, but for total variation and chi-square; infinite where the emitted law has, or lacks, a token
+    that they do not forgive.
+    """
+
+    acceptance: float
+    """``sum_n min(p, h)(n)``."""
+    lossless_acceptance: float
+    """``sum_n min(p, q)(n)``."""
+    tv: float
+    kl: float
+    """``KL(law || q)``."""
+    reverse_kl: float
+    """``KL(q || law)``."""
+    chi2: float
+    js: float
+    renyi: float
+    """Of order infinity: ``ln max law(x) / q(x)``."""
+
+
+FIGURES = tuple(field.name for field in fields(Fidelity))
+"""The columns of `measure_rows`."""
 
 
 def relaxed_share(verdict: Tensor) -> float:
@@ -32,68 +62,122 @@ def relaxed_share(verdict: Tensor) -> float:
 
 def acceptance(p: Tensor, q: Tensor, rule: Rule) -> Tensor:
     """``sum_n min(p(n), h(n))``, the probability that a drafted token is kept: ``[..., V] -> [...]``."""
-    return torch.minimum(p, rule.target(p, q)).sum(-1)
+    return torch.minimum(p, _targets(p, q, rule)[0]).sum(-1)
 
 
 def induced_law(p: Tensor, q: Tensor, rule: Rule) -> Tensor:
-    """The law of the token that one examined position really emits: p, q ``[V] -> [V]``, in O(V log V).
+    """The law of the token that one examined position really emits: p, q ``[..., V] -> [..., V]``.
 
-    Token x takes part in n's recovery iff ``w_n > t_x`` with ``t_x = p_x / q_x``. Sorted by t, prefix sums of q
-    and p give every Z_n; sorted by w, suffix sums of ``r w / Z`` and ``r / Z`` give every x. Use float64 where
-    1e-12 matters. `induced_law_by_definition` is the readable O(V^2) twin.
+    Where w is one number per row this is one pass. Else token x takes part in n's recovery iff ``w_n > t_x`` with
+    ``t_x = p_x / q_x``: with the refusable n sorted by w and every x put into its place among them, prefix sums of q
+    and p give every Z_n, and suffix sums of ``r w / Z`` and ``r / Z`` give every x. Use float64 where 1e-12
+    matters. `induced_law_by_definition` is the readable O(V^2) twin.
+
+    Raises `InvalidParameter` for a rule that looks ahead: one position has no law then.
     """
-    h = rule.target(p, q)
-    w = rule.recovery_scale(p.unsqueeze(0), q.unsqueeze(0), q, h).expand_as(q).contiguous()
-    r = (p - h).clamp_min(0.0)
+    return _induced(p, q, rule, *_targets(p, q, rule))
+
+
+def _induced(p: Tensor, q: Tensor, rule: Rule, h: Tensor, s: Tensor | None) -> Tensor:
+    kept, r = torch.minimum(p, h), (p - h).clamp_min(0.0)
+    row = rule.recovery_row(p, q, None if s is None else s.squeeze(-2))
+    if row is not None:
+        return kept + _drawn_from(row, r, q)
+    w = rule.recovery_scale(p.unsqueeze(-2), q.unsqueeze(-2), q, h, s)
+    if w.shape[-1] == 1:
+        return kept + _drawn_from((w * q - p).clamp_min(0.0), r, q)
+    return kept + _recovered(p, q, r, w.expand_as(q))
+
+
+def _targets(p: Tensor, q: Tensor, rule: Rule) -> tuple[Tensor, Tensor | None]:
+    """h of every token ``[..., V]``, and the statistics ``[..., 1, S]`` it came from."""
+    if rule.looks_ahead:
+        raise InvalidParameter(
+            f"{rule} decides with the tokens behind a position, so the position has no law of its own. Compare such a "
+            "rule by its texts, or audit one that decides token by token."
+        )
+    s = rule.statistics(p, q)
+    s = None if s is None else s.unsqueeze(-2)
+    return rule.target(p, q, s), s
+
+
+def _drawn_from(weights: Tensor, r: Tensor, q: Tensor) -> Tensor:
+    """What refusals r of any token add if all are replaced from the same weights, ``[..., V]`` each.
+
+    Rows whose weights are all 0 are mended as `recovery_weights` mends them: q without n.
+    """
+    total = weights.sum(-1, keepdim=True)
+    share = r / (1.0 - q).clamp_min(torch.finfo(q.dtype).tiny)
+    mended = q * (share.sum(-1, keepdim=True) - share)
+    return torch.where(total > 0.0, weights * (r.sum(-1, keepdim=True) / total), mended)
+
+
+def _recovered(p: Tensor, q: Tensor, r: Tensor, w: Tensor) -> Tensor:
+    """What refusals r add if that of n is replaced from ``(w_n q - p)_+``, ``[..., V]`` each."""
+    count = int((r > 0.0).sum(-1).amax())
+    if count == 0:
+        return torch.zeros_like(q)
+    r, refusable = r.topk(count, dim=-1)
+    w, by_w = w.gather(-1, refusable).sort(-1)
+    r = r.gather(-1, by_w)
     t = torch.where(q > 0.0, p / q, torch.inf)
-    t_sorted, order = t.sort()
-    taking_part = torch.searchsorted(t_sorted, w)  # [V] how many t are strictly below w_n
-    z = w * _prefix_sums(q[order])[taking_part] - _prefix_sums(p[order])[taking_part]
+    first = torch.searchsorted(w, t, right=True)  # from here on w_n is above t_x
+    z = w * _prefix(q, first, count) - _prefix(p, first, count)
     share = torch.where((r > 0.0) & (z > 0.0), r / z, 0.0)
-    w_sorted, by_w = w.sort()
-    first = torch.searchsorted(w_sorted, t, right=True)  # [V] from here on w_n is above t_x
-    recovered = q * _suffix_sums((share * w)[by_w])[first] - p * _suffix_sums(share[by_w])[first]
-    return torch.minimum(p, h) + torch.where(q > 0.0, recovered.clamp_min(0.0), 0.0)
+    recovered = q * _suffix_sums(share * w).gather(-1, first) - p * _suffix_sums(share).gather(-1, first)
+    return torch.where(q > 0.0, recovered.clamp_min(0.0), 0.0)
+
+
+def _prefix(x: Tensor, first: Tensor, count: int) -> Tensor:
+    """``[..., count]``: the sum over those x that take part in each n, in the order of w."""
+    bins = x.new_zeros(*x.shape[:-1], count + 1).scatter_add(-1, first, x)
+    return bins[..., :count].cumsum(-1)
+
+
+def _suffix_sums(x: Tensor) -> Tensor:
+    """``[..., N] -> [..., N + 1]``: the sum of the entries from index k on at index k."""
+    return torch.nn.functional.pad(x.flip(-1).cumsum(-1).flip(-1), (0, 1))
 
 
 def induced_law_by_definition(p: Tensor, q: Tensor, rule: Rule) -> Tensor:
-    """`induced_law` as its formula reads, in O(V^2): one recovery row per token that can be refused."""
-    h = rule.target(p, q)
-    law = torch.minimum(p, h)
+    """`induced_law` of one position ``[V]`` as its formula reads, in O(V^2): one recovery row per refusable token."""
+    h, s = _targets(p, q, rule)
+    law, p_row, q_row = torch.minimum(p, h), p.unsqueeze(0), q.unsqueeze(0)
     for n in torch.nonzero(p > h).flatten().unbind():
-        row = n.unsqueeze(0)
-        scale = rule.recovery_scale(p.unsqueeze(0), q.unsqueeze(0), q[row], h[row])
-        weights = recovery_weights(p.unsqueeze(0), q.unsqueeze(0), scale, row).squeeze(0)
+        at = n.unsqueeze(0)
+        weights = rule.recovery_row(p_row, q_row, s)
+        if weights is None:
+            weights = scaled_weights(p_row, q_row, rule.recovery_scale(p_row, q_row, q[at], h[at], s))
+        weights = recovery_weights(weights, q_row, at).squeeze(0)
         law = law + (p[n] - h[n]) * weights / weights.sum()
     return law
 
 
-@dataclass(frozen=True, slots=True)
-class Fidelity:
-    """One position, exactly: how often its drafted token is kept, and how far its emitted law is from q."""
-
-    acceptance: float
-    lossless_acceptance: float
-    tv: float
-    kl: float
-
-
 def measure(p: Tensor, q: Tensor, rule: Rule) -> Fidelity:
-    """`Fidelity` of one position from its two laws ``[V]``; TV(law, q) and KL(law || q) in nats."""
-    law = induced_law(p, q, rule)
-    return Fidelity(
-        acceptance=float(acceptance(p, q, rule)),
-        lossless_acceptance=float(torch.minimum(p, q).sum()),
-        tv=float(DIVERGENCES["tv"].value(law, q)),
-        kl=float(DIVERGENCES["kl"].value(law, q)),
-    )
+    """`Fidelity` of one position from its two laws ``[V]``."""
+    return Fidelity(*measure_rows(p.unsqueeze(0), q.unsqueeze(0), rule)[0].tolist())
 
 
-def _prefix_sums(x: Tensor) -> Tensor:
-    """``[V] -> [V + 1]``: the sum of the first k entries at index k."""
-    return torch.cat([x.new_zeros(1), x.cumsum(0)])
+def measure_rows(p: Tensor, q: Tensor, rule: Rule) -> Tensor:
+    """`Fidelity` of many positions, float64 inside: ``[R, V], [R, V] -> [R, len(FIGURES)]``."""
+    p, q = (x.double() for x in _without_idle_columns(p, q))
+    h, s = _targets(p, q, rule)
+    law = _induced(p, q, rule, h, s)
+    ratio = torch.where(law > 0.0, law / q, 0.0).amax(-1)
+    figures = {
+        "acceptance": torch.minimum(p, h).sum(-1),
+        "lossless_acceptance": torch.minimum(p, q).sum(-1),
+        "tv": DIVERGENCES["tv"].value(law, q),
+        "kl": DIVERGENCES["kl"].value(law, q),
+        "reverse_kl": DIVERGENCES["reverse-kl"].value(law, q),
+        "chi2": DIVERGENCES["chi2"].value(law, q),
+        "js": DIVERGENCES["js"].value(law, q),
+        "renyi": ratio.log().clamp_min(0.0),
+    }
+    return torch.stack([figures[name] for name in FIGURES], dim=-1)
 
 
-def _suffix_sums(x: Tensor) -> Tensor:
-    """``[V] -> [V + 1]``: the sum of the entries from index k on at index k."""
-    return _prefix_sums(x.flip(0)).flip(0)
+def _without_idle_columns(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows without the tokens that neither law has, where these are most: filters leave a few of the vocabulary."""
+    used = ((p > 0.0) | (q > 0.0)).any(0).nonzero().squeeze(-1)
+    return (p[:, used], q[:, used]) if len(used) < _SPARSE * p.shape[-1] else (p, q)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from cactus_decoding.rules.base import Rule
@@ -26,8 +25,5 @@ class Lossless(Rule):
     def lossless(self) -> bool:
         return True
 
-    def target(self, p_n: Tensor, q_n: Tensor) -> Tensor:
+    def target(self, p_n: Tensor, q_n: Tensor, s: Tensor | None = None) -> Tensor:
         return q_n
-
-    def recovery_scale(self, p: Tensor, q: Tensor, q_n: Tensor, h_n: Tensor) -> Tensor:
-        return torch.ones_like(q_n)

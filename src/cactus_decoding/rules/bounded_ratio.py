@@ -57,5 +57,5 @@ class BoundedRatio(Rule):
 
 def solve_beta(p: Tensor, q: Tensor, alpha: float) -> Tensor:
     """``beta`` in [0, 1] with ``sum (beta q - p)_+ = sum (p - alpha q)_+``: rows ``[..., V] -> [...]``."""
-    bound = torch.full(p.shape[:-1], alpha, dtype=torch.float64, device=p.device)
-    return Clipping(p, q).beta(bound).to(q.dtype)
+    bound = torch.full((*p.shape[:-1], 1), alpha, dtype=torch.float64, device=p.device)
+    return Clipping(p, q).beta(bound).squeeze(-1).to(q.dtype)

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from cactus_decoding.divergences import Divergence
 
-_STEPS = 60  # of bisection: beyond float64's 53 bits
+_PARTS = 64  # an interval is searched in, at once
+_STEPS = 9  # so many times: 54 bits, as many as float64 has
 
 
 class Clipping:
-    """Rows of p and q, ``[..., V]``, sorted by p / q; float64 inside, bounds and answers ``[...]``."""
+    """Rows of p and q, ``[..., V]``, sorted by p / q; float64 inside. Bounds and answers are ``[..., G]``."""
 
     def __init__(self, p: Tensor, q: Tensor) -> None:
         p, q = p.double(), q.double()
@@ -33,15 +34,15 @@ class Clipping:
 
     def excess(self, alpha: Tensor) -> Tensor:
         """``sum (p - alpha q)_+``."""
-        below = self._count(self._ratio, alpha, right=True)
+        below = torch.searchsorted(self._ratio, alpha, right=True)
         return (self._behind(self._sum_p, below) - alpha * self._behind(self._sum_q, below)).clamp_min(0.0)
 
     def beta(self, alpha: Tensor) -> Tensor:
         """``beta`` in [0, 1] with ``sum (beta q - p)_+ = sum (p - alpha q)_+``."""
         excess = self.excess(alpha)
-        pieces = self._count(self._raised_at_kink, excess, right=False).clamp_min(1)
-        sum_q = _at(self._sum_q, pieces)
-        return ((excess + _at(self._sum_p, pieces)) / sum_q.clamp_min(torch.finfo(sum_q.dtype).tiny)).clamp(0.0, 1.0)
+        pieces = torch.searchsorted(self._raised_at_kink, excess, right=False).clamp_min(1)
+        sum_p, sum_q = self._sum_p.gather(-1, pieces), self._sum_q.gather(-1, pieces)
+        return ((excess + sum_p) / sum_q.clamp_min(torch.finfo(sum_q.dtype).tiny)).clamp(0.0, 1.0)
 
     def alpha_of_budget(self, divergence: Divergence, budget: float) -> Tensor:
         """The largest ``alpha`` with ``D(clip(p, beta q, alpha q) || q) <= budget``."""
@@ -52,43 +53,43 @@ class Clipping:
 
         def spent(alpha: Tensor) -> Tensor:
             beta, one = self.beta(alpha), torch.ones_like(alpha)
-            low, high = (self._count(self._ratio, bound, right=True) for bound in (beta, alpha))
-            raised = _weighed(divergence.terms(beta, one), _at(self._sum_q, low))
+            low, high = (torch.searchsorted(self._ratio, bound, right=True) for bound in (beta, alpha))
+            raised = _weighed(divergence.terms(beta, one), self._sum_q.gather(-1, low))
             capped = _weighed(divergence.terms(alpha, one), self._behind(self._sum_q, high))
-            return raised + _at(sums, high) - _at(sums, low) + capped
+            return raised + sums.gather(-1, high) - sums.gather(-1, low) + capped
 
-        return _largest(spent, torch.ones_like(self._ratio[..., 0]), self._highest(), budget)
+        highest = self._highest()
+        return _largest(spent, torch.ones_like(highest), highest, budget)
 
     def alpha_of_quotient(self, rho: float) -> Tensor:
         """``alpha`` with ``sum clip(p, alpha q / rho, alpha q) = 1``, between 1 and ``rho``."""
 
         def total(alpha: Tensor) -> Tensor:
-            low, high = (self._count(self._ratio, bound, right=True) for bound in (alpha / rho, alpha))
-            inner = _at(self._sum_p, high) - _at(self._sum_p, low)
-            return alpha / rho * _at(self._sum_q, low) + inner + alpha * self._behind(self._sum_q, high)
+            low, high = (torch.searchsorted(self._ratio, bound, right=True) for bound in (alpha / rho, alpha))
+            inner = self._sum_p.gather(-1, high) - self._sum_p.gather(-1, low)
+            return alpha / rho * self._sum_q.gather(-1, low) + inner + alpha * self._behind(self._sum_q, high)
 
-        one = torch.ones_like(self._ratio[..., 0])
+        one = torch.ones_like(self._ratio[..., :1])
         return _largest(total, one, rho * one, 1.0)
 
     def _highest(self) -> Tensor:
         """The largest finite p / q, at least 1: no larger alpha changes anything."""
-        return torch.where(torch.isfinite(self._ratio), self._ratio, 0.0).amax(-1).clamp_min(1.0)
-
-    def _count(self, rising: Tensor, value: Tensor, right: bool) -> Tensor:
-        return torch.searchsorted(rising, value.unsqueeze(-1), right=right).squeeze(-1)
+        return torch.where(torch.isfinite(self._ratio), self._ratio, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
 
     def _behind(self, sums: Tensor, count: Tensor) -> Tensor:
-        return sums[..., -1] - _at(sums, count)
+        return sums[..., -1:] - sums.gather(-1, count)
 
 
 def _largest(value: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, bound: float) -> Tensor:
-    """The largest x in [low, high] with ``value(x) <= bound``, value rising; ``low`` where there is none."""
-    fits = value(high) <= bound
-    low = torch.where(fits, high, low)
+    """The largest x of each row in [low, high], ``[..., 1]``, with ``value(x) <= bound``, value rising; else low.
+
+    The bounds are positive, and searched by ratio: p / q may reach any height.
+    """
+    places = torch.linspace(0.0, 1.0, _PARTS + 1, dtype=low.dtype, device=low.device)
     for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        inside = value(middle) <= bound
-        low, high = torch.where(inside, middle, low), torch.where(inside, high, middle)
+        tried = low * (high / low) ** places
+        fitting = (value(tried) <= bound).cumprod(-1).sum(-1, keepdim=True)
+        low, high = tried.gather(-1, (fitting - 1).clamp_min(0)), tried.gather(-1, fitting.clamp_max(_PARTS))
     return low
 
 
@@ -99,7 +100,3 @@ def _weighed(term: Tensor, mass: Tensor) -> Tensor:
 
 def _prefix_sums(x: Tensor) -> Tensor:
     return torch.nn.functional.pad(x.cumsum(-1), (1, 0))
-
-
-def _at(sums: Tensor, count: Tensor) -> Tensor:
-    return sums.gather(-1, count.unsqueeze(-1)).squeeze(-1)

@@ -40,7 +40,7 @@ class Frontier(Rule):
 
     def statistics(self, p: Tensor, q: Tensor) -> Tensor:
         """``alpha`` of each row."""
-        return Clipping(p, q).alpha_of_quotient(self.rho).unsqueeze(-1)
+        return Clipping(p, q).alpha_of_quotient(self.rho)
 
     def target(self, p_n: Tensor, q_n: Tensor, s: Tensor | None = None) -> Tensor:
         assert s is not None

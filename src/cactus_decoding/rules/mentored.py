@@ -48,10 +48,10 @@ class Mentored(Rule):
         """``alpha`` and ``beta`` of each row."""
         clipping = Clipping(p, q)
         if self.lossless:  # a divergence has no slope at 0: rounding alone would move alpha
-            alpha = torch.ones(p.shape[:-1], dtype=torch.float64, device=p.device)
+            alpha = torch.ones(*p.shape[:-1], 1, dtype=torch.float64, device=p.device)
         else:
             alpha = clipping.alpha_of_budget(get_divergence(self.divergence), self.budget)
-        return torch.stack([alpha, clipping.beta(alpha)], dim=-1)
+        return torch.cat([alpha, clipping.beta(alpha)], dim=-1)
 
     def target(self, p_n: Tensor, q_n: Tensor, s: Tensor | None = None) -> Tensor:
         assert s is not None

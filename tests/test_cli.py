@@ -122,7 +122,7 @@ def test_the_prompt_may_come_from_stdin(cactus_command, monkeypatch):
         (["--rule", "magic"], "rule is 'magic', which is none of lossless, cactus, ratio"),
         (["--rule", "lossless", "--delta", "0.5"], "the rule 'lossless' has no setting 'delta'; it takes none"),
         (["--rule", "ratio", "--delta", "0.5"], "the rule 'ratio' has no setting 'delta'; it takes alpha, recovery"),
-        (["--rule", "ratio", "--alpha", "0.5"], "alpha is 0.5"),
+        (["--rule", "ratio:alpha=0.5"], "alpha is 0.5"),
         (["-m", "-1"], "m is -1, but must be a whole number, at least 0"),
         (["-m", "2.5"], """m is '2.5', but must be "auto" or a whole number"""),
         (["--max-relaxed", "few"], "max_relaxed is 'few', but must be a whole number of tokens, or a share"),

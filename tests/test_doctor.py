@@ -342,7 +342,7 @@ def test_the_command_in_json(cactus_doctor, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("Tom has 5 apples.\n\nMia has 8 coins. She finds 4 more coins.\n", encoding="utf-8")
     words = ("--prompts", file, "--prompt", "A third one.", "--rounds", 1, "--max-new-tokens", 4, "--threads", 1)
-    status, out, err = cactus_doctor("abacus", *words, "--rule", "ratio", "--alpha", 2, "--top-k", 20, "--json")
+    status, out, err = cactus_doctor("abacus", *words, "--rule", "ratio:alpha=2", "--top-k", 20, "--json")
     document = json.loads(out)
     assert (status, err) == (0, "")
     assert document["sampling"]["top_k"] == 20

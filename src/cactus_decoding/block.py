@@ -10,8 +10,8 @@ along the block and keeps the longest prefix i with ``u_i < h_i``, where
     h_i = R_i / (R_i + 1 - w_i),  R_i = sum_x (w_i q - p)_+(x) at the place behind i,  and h_m = w_m.
 
 Behind it one token is drawn from ``(w_i q - p)_+``, or from q behind a whole block. The joint law of what is emitted is
-exactly q's, and on average never fewer tokens are kept than token by token. It reads whole rows of every place. Source: Sun et
-al., arXiv 2403.10444, Algorithm 2.
+exactly q's, and on average never fewer tokens are kept than token by token. It reads whole rows of every place.
+Source: Sun et al., arXiv 2403.10444, Algorithm 2.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ def doctor(
     draft: opt.Draft = None,
     rule: opt.Rule = "cactus",
     delta: opt.Delta = None,
-    alpha: opt.Alpha = None,
     temperature: opt.Temperature = 1.0,
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
@@ -60,11 +59,11 @@ def doctor(
 ) -> None:
     """Check a pair, measure it, and say whether speculating pays here and with what draft length."""
     from cactus_decoding.diagnosis import Plan
-    from cactus_decoding.rules import make_rule
+    from cactus_decoding.rules import parse_rule
     from cactus_decoding.sampling import SamplingParams
 
     plan = Plan(
-        rule=make_rule(rule, delta=delta, alpha=alpha),
+        rule=parse_rule(rule, delta=delta),
         sampling=SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p),
         rows=rows,
         new_tokens=max_new_tokens,

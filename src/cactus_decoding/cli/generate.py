@@ -12,6 +12,7 @@ from cactus_decoding.cli import options as opt
 from cactus_decoding.cli.console import err, figure, out, print_json, progress
 
 if TYPE_CHECKING:
+    from cactus_decoding.generation.audit import Audit
     from cactus_decoding.generation.output import Output
     from cactus_decoding.generation.session import Stream
     from cactus_decoding.rules import Rule
@@ -23,13 +24,11 @@ def generate(
     draft: opt.Draft = None,
     rule: opt.Rule = "cactus",
     delta: opt.Delta = None,
-    alpha: opt.Alpha = None,
-    solver: opt.Solver = None,
-    divergence: opt.Divergence = None,
-    recovery: opt.Recovery = None,
     m: opt.DraftLengthOrAuto = "auto",
     max_new_tokens: opt.MaxNewTokens = None,
     max_relaxed: opt.MaxRelaxed = None,
+    block: opt.Block = False,
+    audit: opt.Audit = 0,
     temperature: opt.Temperature = 1.0,
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
@@ -53,16 +52,16 @@ def generate(
     """Generate a response. The text goes to stdout as it comes, the figures to stderr."""
     _require_fitting(as_json, show_tokens, logprobs)
     from cactus_decoding.cli.loading import load
-    from cactus_decoding.rules import make_rule
+    from cactus_decoding.rules import parse_rule
 
-    chosen = make_rule(rule, delta=delta, alpha=alpha, solver=solver, divergence=divergence, recovery=recovery)
+    chosen = parse_rule(rule, delta=delta)
     options: dict[str, Any] = {
         "rule": chosen, "m": opt.draft_length(m), "max_new_tokens": max_new_tokens,
-        "max_relaxed": opt.max_relaxed(max_relaxed), "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
-        "repetition_penalty": repetition_penalty, "logit_bias": opt.logit_bias(logit_bias), "stop": stop or (),
-        "stop_token_ids": stop_token_id or (), "ignore_eos": ignore_eos, "seed": seed, "chat": False if raw else None,
-        "logprobs": logprobs or 0,
+        "max_relaxed": opt.max_relaxed(max_relaxed), "block": block, "audit": audit, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "min_p": min_p, "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty, "repetition_penalty": repetition_penalty, "logit_bias": opt.logit_bias(logit_bias),
+        "stop": stop or (), "stop_token_ids": stop_token_id or (), "ignore_eos": ignore_eos, "seed": seed,
+        "chat": False if raw else None, "logprobs": logprobs or 0,
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt
     pair = load(model, draft, dtype, device, threads)
@@ -106,13 +105,24 @@ def _run(stream: Stream, live: bool) -> Output:
 
 
 def _summary(output: Output, rule: Rule) -> str:
+    from cactus_decoding.rules import spec_of
+
     stats = output.stats
     spent = "" if stats.lossless_from is None else f" (lossless from token {stats.lossless_from} on)"
+    audit = "" if stats.audit is None else f"{_audited(stats.audit)}, "
     return (
-        f"{rule}{spent}: {stats.tokens} tokens in {stats.verifier_calls} verifier calls "
+        f"{spec_of(rule)}{spent}: {stats.tokens} tokens in {stats.verifier_calls} verifier calls "
         f"({figure(stats.tokens_per_call)} per call), acceptance {figure(stats.acceptance)}, relaxed "
-        f"{figure(stats.relaxed_share, 3)}, {figure(stats.tokens_per_second, 0)} tokens/s, "
+        f"{figure(stats.relaxed_share, 3)}, {audit}{figure(stats.tokens_per_second, 0)} tokens/s, "
         f"ended by {output.finish_reason}, seed {output.seed}"
+    )
+
+
+def _audited(audit: Audit) -> str:
+    share = "" if audit.audited == audit.calls else f" in {audit.audited} of {audit.calls} calls"
+    return (
+        f"KL from the verifier {figure(audit.mean_kl, 4)} per token (at most {figure(audit.max_kl, 3)}{share}), "
+        f"{figure(audit.total_kl)} in all"
     )
 
 

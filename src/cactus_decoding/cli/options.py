@@ -16,14 +16,20 @@ Draft = Annotated[
     str | None,
     typer.Option(help='Drafter: likewise, or "prompt-lookup". May be left out for "abacus".', show_default=False),
 ]
-Rule = Annotated[str, typer.Option(help="Acceptance rule: see `cactus rules`.")]
-Delta = Annotated[
-    float | None, typer.Option(help="Budget per drafted token in nats (rule cactus).", show_default=False)
+Rule = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME[:SETTING=VALUE,...]", help='Acceptance rule, such as "ratio:alpha=2"; `cactus rules` lists them.'
+    ),
 ]
-Alpha = Annotated[float | None, typer.Option(help="Ratio bound (rule ratio).", show_default=False)]
-Solver = Annotated[str | None, typer.Option(help="second_order or exact (rule cactus).", show_default=False)]
-Divergence = Annotated[str | None, typer.Option(help="Divergence of the budget (rule cactus).", show_default=False)]
-Recovery = Annotated[str | None, typer.Option(help="exact or shift (rule ratio).", show_default=False)]
+Delta = Annotated[
+    float | None,
+    typer.Option(help="Budget per drafted token in nats: setting delta of rule cactus.", show_default=False),
+]
+Block = Annotated[bool, typer.Option("--block", help="Verify whole blocks (rule lossless).")]
+Audit = Annotated[
+    int, typer.Option(min=0, metavar="K", help="Measure every K-th verifier call exactly: KL from the verifier.")
+]
 DraftLength = Annotated[int, typer.Option("-m", "--draft-length", min=1, help="Tokens drafted per verifier call.")]
 DraftLengthOrAuto = Annotated[
     str,

@@ -52,6 +52,8 @@ class Drafter(Protocol):
     """Opens rows for drafting."""
 
     name: str
+    certain: bool
+    """Whether its laws are always point masses."""
 
     def open(self) -> DraftRows:
         """Rows of its own, none open yet."""

@@ -17,6 +17,8 @@ from cactus_decoding.sampling import draw
 class ModelDrafter:
     """Draws from a model of the verifier's vocabulary, with the verifier's sampling parameters."""
 
+    certain = False
+
     def __init__(self, model: Model, tokens: Vocabulary | None = None) -> None:
         """``tokens``: the ids that the drafter's own tokenizer has, where the model's vocabulary is the pair's."""
         self.model = model

@@ -22,6 +22,7 @@ class PromptLookup:
     """
 
     name = "prompt lookup"
+    certain = True
 
     def __init__(self, ngram: int = 3, device: torch.device | str = "cpu") -> None:
         if ngram < 1:

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from cactus_decoding.drafters.base import Drafter, Proposal
 from cactus_decoding.errors import BrokenLogits
+from cactus_decoding.fidelity import Fidelity
+from cactus_decoding.generation.audit import audit_places
 from cactus_decoding.generation.drafting import AcceptanceHistory, StepCosts, choose_m
 from cactus_decoding.generation.events import Event, ListedVerdicts, Top, event_of, listed
 from cactus_decoding.generation.stops import Stops
@@ -27,7 +29,7 @@ from cactus_decoding.models.base import Model
 from cactus_decoding.models.feeding import feed_pending, padded
 from cactus_decoding.rules.base import Rule
 from cactus_decoding.sampling import Purpose, RandomStream
-from cactus_decoding.verify import verify
+from cactus_decoding.verify import Verdict, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,10 @@ class Job:
     seed: int
     max_relaxed: int | None = None
     """The budget of relaxed tokens; behind the last of them the rule is lossless."""
+    block: bool = False
+    """Whether whole blocks are decided, losslessly."""
+    audit: int = 0
+    """Every audit-th verifier call is measured exactly; 0: none."""
     logprobs: int = 0
     """How many of the likeliest tokens each event lists per emitted one."""
 
@@ -79,6 +85,11 @@ class Decoding:
     def done(self) -> bool:
         """Whether the response has ended, failed or was closed."""
         return self.closed or self.stops.reason is not None
+
+    @property
+    def due_for_audit(self) -> bool:
+        """Whether the next event should carry exact figures."""
+        return self.job.audit > 0 and len(self.events) % self.job.audit == 0
 
     def settle(self, tokens: Sequence[int]) -> int:
         """Append ids until the response ends; how many of them it took."""
@@ -187,7 +198,7 @@ class Batch:
         numbers = torch.stack([d.random.at(d.position, k + 1) for d in self.decodings], dim=1).to(self._device)
         tops = self._tops(q)
         for row, verdicts, place in self._verify(proposal, q, numbers):
-            self._settle(row, verdicts, place, proposal.lengths[row], tops[row])
+            self._settle(row, verdicts, place, proposal, q, tops[row])
 
     def _score(self, proposal: Proposal) -> Tensor:
         """The verifier's laws ``[n, k + 1, V]`` at the drafted positions and the one behind them."""
@@ -204,29 +215,27 @@ class Batch:
         self, proposal: Proposal, q: Tensor, numbers: Tensor
     ) -> list[tuple[int, ListedVerdicts | BrokenLogits, int]]:
         """(row, verdicts, place in them) of every row, a call per rule; a row with broken laws gets its error."""
-        groups: dict[Rule, list[int]] = {}
+        groups: dict[tuple[Rule, bool], list[int]] = {}
         for row, decoding in enumerate(self.decodings):
-            groups.setdefault(decoding.job.rule, []).append(row)
+            groups.setdefault((decoding.job.rule, decoding.job.block), []).append(row)
         found: list[tuple[int, ListedVerdicts | BrokenLogits, int]] = []
-        for rule, rows in groups.items():
+        for rows in groups.values():
             try:
-                verdicts = self._verify_rows(proposal, q, numbers, rule, rows)
+                verdicts = self._verify_rows(proposal, q, numbers, rows)
                 found += [(row, verdicts, place) for place, row in enumerate(rows)]
             except BrokenLogits:
-                found += [(row, self._verify_alone(proposal, q, numbers, rule, row), 0) for row in rows]
+                found += [(row, self._verify_alone(proposal, q, numbers, row), 0) for row in rows]
         return found
 
-    def _verify_alone(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, row: int
-    ) -> ListedVerdicts | BrokenLogits:
+    def _verify_alone(self, proposal: Proposal, q: Tensor, numbers: Tensor, row: int) -> ListedVerdicts | BrokenLogits:
         try:
-            return self._verify_rows(proposal, q, numbers, rule, [row])
+            return self._verify_rows(proposal, q, numbers, [row])
         except BrokenLogits as error:
             return BrokenLogits(f"behind token {self.decodings[row].position} of the response, {error}")
 
-    def _verify_rows(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, rows: list[int]
-    ) -> ListedVerdicts:
+    def _verify_rows(self, proposal: Proposal, q: Tensor, numbers: Tensor, rows: list[int]) -> ListedVerdicts:
+        """Of rows with the same rule."""
+        job = self.decodings[rows[0]].job
         k = max(proposal.lengths[row] for row in rows)
         everything = len(rows) == len(self.decodings)
 
@@ -241,7 +250,8 @@ class Batch:
                 draft=those(proposal.ids)[:, :k],
                 p=None if proposal.p is None else those(proposal.p)[:, :k],
                 q=those(q)[:, : k + 1],
-                rule=rule,
+                rule=job.rule,
+                block=job.block,
                 u=those(numbers[Purpose.ACCEPT])[:, :k],
                 u_emit=those(numbers[Purpose.EMIT])[:, : k + 1],
                 lengths=torch.tensor([proposal.lengths[row] for row in rows], device=self._device),
@@ -249,17 +259,29 @@ class Batch:
             )
         )
 
-    def _settle(self, row: int, verdicts: ListedVerdicts | BrokenLogits, place: int, length: int, top: Top) -> None:
+    def _settle(
+        self, row: int, verdicts: ListedVerdicts | BrokenLogits, place: int, proposal: Proposal, q: Tensor, top: Top
+    ) -> None:
         decoding = self.decodings[row]
         if isinstance(verdicts, BrokenLogits):
             decoding.error, decoding.closed = verdicts, True
             return
         position, before, kept = decoding.position, len(decoding.settled), verdicts.kept[place]
         used = decoding.settle([*verdicts.draft[place][:kept], verdicts.emitted[place]])
-        decoding.note(event_of(verdicts, place, position, length, used, top[:used]))
+        audit = self._audit(row, verdicts.verdict[place][:used], proposal, q) if decoding.due_for_audit else None
+        decoding.note(event_of(verdicts, place, position, proposal.lengths[row], used, top[:used], audit))
         self._verifier.rewind(row, before + kept)
         if self._drafter is not None:
             self._drafter.accept(row, before + kept)
+
+    def _audit(self, row: int, codes: Sequence[int], proposal: Proposal, q: Tensor) -> tuple[Fidelity, ...]:
+        """Of the places of a row, those that were examined and that the response took."""
+        job, examined = self.decodings[row].job, (Verdict.KEPT, Verdict.RELAXED, Verdict.REFUSED)
+        verdicts = [Verdict(code) for code in codes if code in examined]
+        k = len(verdicts)
+        p = None if proposal.p is None else proposal.p[row, :k]
+        left = None if job.max_relaxed is None else job.max_relaxed - self.decodings[row].relaxed
+        return audit_places(p, q[row, :k], proposal.ids[row, :k], job.rule, verdicts, left)
 
     def _tops(self, q: Tensor) -> list[Top]:
         """For each row that wants them, the likeliest (id, q) at every position."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 
 import torch
 
+from cactus_decoding.fidelity import Fidelity
 from cactus_decoding.verify import Verdict, Verdicts
 
 Top = tuple[tuple[tuple[int, float], ...], ...]
@@ -42,6 +43,8 @@ class Event:
     bonus: bool  # the emitted token was drawn from q behind a whole block, not in recovery from a refusal
     top: Top = ()
     """Where asked for: the likeliest (id, q) at the position of each token of `tokens`."""
+    audit: tuple[Fidelity, ...] | None = None
+    """Where this call was audited: the exact figures of each examined place that the response took."""
 
     @property
     def kept(self) -> int:
@@ -56,7 +59,8 @@ class Event:
     def to_dict(self) -> dict[str, object]:
         """For JSON: verdicts and marks by their names."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"verdicts": [verdict.name.lower() for verdict in self.verdicts]}
+        audit = None if self.audit is None else [asdict(figures) for figures in self.audit]
+        return values | {"verdicts": [verdict.name.lower() for verdict in self.verdicts], "audit": audit}
 
     def tokens(self) -> list[tuple[int, Mark]]:
         """The ids this step added to the text, each with how it came about."""
@@ -92,7 +96,15 @@ def listed(verdicts: Verdicts) -> ListedVerdicts:
     )  # fmt: skip
 
 
-def event_of(verdicts: ListedVerdicts, row: int, position: int, length: int, used: int, top: Top = ()) -> Event:
+def event_of(
+    verdicts: ListedVerdicts,
+    row: int,
+    position: int,
+    length: int,
+    used: int,
+    top: Top = (),
+    audit: tuple[Fidelity, ...] | None = None,
+) -> Event:
     """The event of one row of a batch.
 
     Args:
@@ -120,4 +132,5 @@ def event_of(verdicts: ListedVerdicts, row: int, position: int, length: int, use
         h_emitted=h_emitted,
         bonus=bool(verdicts.bonus[row]),
         top=top,
+        audit=audit,
     )

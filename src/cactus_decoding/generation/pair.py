@@ -115,7 +115,7 @@ class Pair:
         return Detokenizer(self.tokenizer)
 
     def _prepare(self, prompt: Prompt, **options: Unpack[Options]) -> Decoding:
-        return decoding_of(prompt, options, self.verifier, self.tokenizer, self.eos)
+        return decoding_of(prompt, options, self.verifier, self.tokenizer, self.eos, self.drafter.certain)
 
 
 def is_list(prompt: object) -> bool:

@@ -22,6 +22,7 @@ from cactus_decoding.laws import shaping_of
 from cactus_decoding.models.base import Model, Vocabulary
 from cactus_decoding.rules import Lossless, Rule
 from cactus_decoding.sampling import SamplingParams
+from cactus_decoding.verify import require_fitting
 
 DEFAULT_NEW_TOKENS = 256
 _MOST_LOGPROBS = 100
@@ -44,6 +45,10 @@ class Options(TypedDict, total=False):
     chat: whether a text is wrapped in the tokenizer's chat template; by default, if there is one.
     max_relaxed: the most relaxed tokens of this response, a whole number, or a share (a float below 1) of
         max_new_tokens. Once they are spent the rule is lossless to the end.
+    block: verify whole blocks: keeps more per call at exactly the verifier's law, and reads more. For the lossless
+        rule only.
+    audit: measure every audit-th verifier call exactly: `Statistics.audit` then tells the KL of the emitted law
+        from the verifier's. 0, the default, is off; 1 is all.
     logprobs: how many of the likeliest tokens to list beside each emitted one.
     """
 
@@ -64,6 +69,8 @@ class Options(TypedDict, total=False):
     seed: int | None
     chat: bool | None
     max_relaxed: int | float | None
+    block: bool
+    audit: int
     logprobs: int
 
 
@@ -84,8 +91,12 @@ def decoding_of(
     verifier: Model,
     tokenizer: PreTrainedTokenizerBase | None,
     eos: frozenset[int],
+    certain: bool,
 ) -> Decoding:
-    """Check a request and make ready to decode it. Raises `InvalidParameter` or `InvalidPrompt`."""
+    """Check a request and make ready to decode it. Raises `InvalidParameter` or `InvalidPrompt`.
+
+    ``certain``: whether the drafter's laws are point masses.
+    """
     unknown = [name for name in options if name not in Options.__annotations__]
     if unknown:
         raise InvalidParameter(
@@ -106,11 +117,26 @@ def decoding_of(
         max_new_tokens=cap,
         seed=_seed(options.get("seed")),
         max_relaxed=_budget(options.get("max_relaxed"), cap),
+        block=options.get("block", False),
+        audit=whole("audit", options.get("audit", 0), 0),
         logprobs=whole("logprobs", options.get("logprobs", 0), 0, _MOST_LOGPROBS),
     )
     _require_known([token for token, _ in params.biases], "logit_bias", verifier.vocabulary)
+    _require_fitting(job, certain)
     _warn_if_idle(job, params)
     return Decoding(job, _stops(options, cap, verifier.vocabulary, tokenizer, eos))
+
+
+def _require_fitting(job: Job, certain: bool) -> None:
+    """Refuse what this rule cannot do."""
+    require_fitting(job.rule, certain and job.m != 0, job.block)
+    if not isinstance(job.block, bool):
+        raise InvalidParameter(f"block is {job.block!r}, but must be True or False.")
+    if job.audit and job.rule.looks_ahead:
+        raise InvalidParameter(
+            f"audit is {job.audit}, but {job.rule} decides with the tokens behind a position, so its law cannot be "
+            "measured position by position. Leave audit out, or choose a rule that decides token by token."
+        )
 
 
 def _warn_if_idle(job: Job, params: SamplingParams) -> None:

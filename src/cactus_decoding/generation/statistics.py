@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isnan
+from typing import Any
 
+from cactus_decoding.generation.audit import Audit, audit_of
 from cactus_decoding.generation.events import Event
 from cactus_decoding.verify import Verdict
 
@@ -38,6 +40,8 @@ class Statistics:
     verifier_seconds: float
     """In the verifier's forwards. On a GPU this is launch time: kernels may still run when a forward returns."""
     drafter_seconds: float
+    audit: Audit | None = None
+    """The exact divergences of the emitted law, if calls were audited."""
     lossless_from: int | None = None
     """Position of the first token behind the last relaxed one that ``max_relaxed`` allowed; None: not spent."""
 
@@ -73,9 +77,10 @@ class Statistics:
     def tokens_per_second(self) -> float:
         return _ratio(self.tokens, self.seconds)
 
-    def to_dict(self) -> dict[str, float | int | None]:
+    def to_dict(self) -> dict[str, Any]:
         """Every count and figure, for JSON; a ratio over nothing is None."""
         counts = {name: getattr(self, name) for name in self.__slots__}
+        counts["audit"] = self.audit and self.audit.to_dict()
         figures = ("acceptance", "relaxed_share", "accepted_length", "tokens_per_call", "tokens_per_second")
         ratios = {name: getattr(self, name) for name in figures}
         return counts | {name: (None if isnan(value) else value) for name, value in ratios.items()}
@@ -119,6 +124,7 @@ def statistics_of(
         seconds=seconds,
         verifier_seconds=verifier_seconds,
         drafter_seconds=drafter_seconds,
+        audit=audit_of(events),
         lossless_from=_lossless_from(events, max_relaxed),
     )
 
@@ -138,7 +144,7 @@ def _lossless_from(events: Iterable[Event], max_relaxed: int | None) -> int | No
 
 
 def total(parts: Iterable[Statistics]) -> Statistics:
-    """The sum over several responses; where each of them spent its budget is not in it."""
+    """The sum over several responses, without audits (`audit_of` takes all their events) and spent budgets."""
     parts = list(parts)
-    summed = [name for name in Statistics.__slots__ if name != "lossless_from"]
+    summed = [name for name in Statistics.__slots__ if name not in ("audit", "lossless_from")]
     return Statistics(**{name: sum(getattr(part, name) for part in parts) for name in summed})

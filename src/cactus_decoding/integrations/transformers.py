@@ -53,6 +53,8 @@ def generate(
     m: int | Literal["auto"] = "auto",
     seed: int | None = None,
     max_relaxed: int | float | None = None,
+    block: bool = False,
+    audit: int = 0,
     statistics: list[Statistics] | None = None,
     stop_strings: str | list[str] | None = None,
     stop_tokenizer: PreTrainedTokenizerBase | None = None,
@@ -67,6 +69,8 @@ def generate(
         m: draft length, or "auto".
         seed: that of the first row, the others count up; by default drawn from torch's global generator.
         max_relaxed: the budget of relaxed tokens per row; see `cactus_decoding.generation.request.Options`.
+        block: verify whole blocks (lossless rule only).
+        audit: measure every audit-th verifier call of a row exactly, for `Statistics.audit`; 0 is off.
         statistics: a list to which the `Statistics` of each row are added at the end.
         stop_strings, stop_tokenizer: the ``stop_strings`` and ``tokenizer`` of ``model.generate``, which takes the
             latter away from every callable.
@@ -88,7 +92,7 @@ def generate(
     criteria = with_stop_strings(stopping_criteria, stop_strings, stop_tokenizer)
     pair = pair_of(model, draft_model)
     laws = laws_of_rows(pair, input_ids, paddings, logits_processor, generation_config)
-    options: Options = {"rule": rule, "m": m, "max_relaxed": max_relaxed}
+    options: Options = {"rule": rule, "m": m, "max_relaxed": max_relaxed, "block": block, "audit": audit}
     options["max_new_tokens"] = cap_of(criteria, generation_config, input_ids.shape[1])
     options["seed"] = _seed(seed, generation_config)
     prompts = [ids[padding:] for ids, padding in zip(input_ids.tolist(), paddings)]

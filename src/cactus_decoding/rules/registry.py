@@ -20,12 +20,10 @@ from cactus_decoding.rules.mentored import Mentored
 from cactus_decoding.rules.top_k import TopK
 from cactus_decoding.rules.typical import Typical
 
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule
-    for rule in (
-        Lossless, Cactus, BoundedRatio, Mentored, Frontier, Typical, Cascade, TopK, Interpolation, Ears, Fuzzy, Fly,
-    )  # fmt: skip
-}
+_EVERY: tuple[type[Rule], ...] = (
+    Lossless, Cactus, BoundedRatio, Mentored, Frontier, Typical, Cascade, TopK, Interpolation, Ears, Fuzzy, Fly,
+)  # fmt: skip
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _EVERY}
 
 Setting = float | int | str | None
 

@@ -64,7 +64,9 @@ def _cut(event: Event, length: int) -> Event:
     if left >= len(event.tokens()):
         return event
     verdicts = (*event.verdicts[:left], *(Verdict.IGNORED,) * (len(event.draft) - left))
-    return replace(event, verdicts=verdicts, emitted=None, q_emitted=None, h_emitted=None, top=event.top[:left])
+    audit = None if event.audit is None else event.audit[:left]
+    kept = replace(event, verdicts=verdicts, top=event.top[:left], audit=audit)
+    return replace(kept, emitted=None, q_emitted=None, h_emitted=None)
 
 
 def rows_of(
@@ -78,7 +80,7 @@ def rows_of(
     rows: list[Row] = []
     for number, (prompt, law) in enumerate(zip(prompts, laws)):
         own: Options = {**options, "seed": ((options["seed"] or 0) + number) % 2**64}
-        job = decoding_of(prompt, own, pair.verifier, None, frozenset()).job
+        job = decoding_of(prompt, own, pair.verifier, None, frozenset(), pair.drafter.certain).job
         stops = Stops(ends, frozenset(), (), job.max_new_tokens, None)
         rows.append(Row(Decoding(replace(job, shaping=law), stops), law if isinstance(law, ProcessedLaw) else None))
     return rows

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "cactus_decoding"
 # imports go downward only: a room may import from itself and from the rooms below it
 ROOMS = [
     {"errors"}, {"divergences", "sampling"}, {"rules"}, {"verify", "laws"}, {"fidelity", "embedded"}, {"models"},
-    {"drafters"}, {"generation"}, {"diagnosis", "testing", "integrations"}, {"cli"},
+    {"drafters"}, {"generation"}, {"diagnosis", "testing", "integrations", "calibration"}, {"cli"},
 ]  # fmt: skip
 
 

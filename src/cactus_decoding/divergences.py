@@ -76,14 +76,16 @@ class Divergence(ABC):
         if delta == 0.0:
             return q.clone()
         wide = q.to(torch.float64)
-        certain = self.coin(torch.ones_like(wide), wide) <= delta
         inside = (wide > 0.0) & (wide < 1.0)
-        gamma = self._root(wide, delta, settled=certain | ~inside)
-        gamma = torch.where(inside, torch.where(certain, 1.0, gamma), wide)
+        certain = inside & (self.coin(torch.ones_like(wide), wide) <= delta)
+        gamma = torch.where(certain, 1.0, wide)
+        sought = inside & ~certain
+        gamma[sought] = self._root(wide[sought], delta)
         return _round_down(gamma, q)
 
-    def _root(self, q: Tensor, delta: float, settled: Tensor) -> Tensor:
-        """The root itself, float64, where not ``settled``; elsewhere the value means nothing."""
+    def _root(self, q: Tensor, delta: float) -> Tensor:
+        """The roots themselves, ``[N]`` in float64; those that are found leave the search."""
+        root, place = q.clone(), torch.arange(len(q), device=q.device)
         low, high = q, torch.ones_like(q)
         following, reach = self.raise_second_order(q, delta), high - low
         for _ in range(_ROOT_STEPS):
@@ -93,16 +95,18 @@ class Divergence(ABC):
             excess = self.coin(gamma, q) - delta
             low = torch.where(excess <= 0.0, gamma, low)
             high = torch.where(excess > 0.0, gamma, high)
-            near = (excess.abs() <= _SLACK * delta) | (high - low <= _TOLERANCE)
-            if bool((settled | near).all()):
+            root[place] = torch.where(excess <= _SLACK * delta, gamma, low)
+            far = (excess.abs() > _SLACK * delta) & (high - low > _TOLERANCE)
+            if not bool(far.any()):
                 break
+            place, q, low, high, gamma, excess, reach = (x[far] for x in (place, q, low, high, gamma, excess, reach))
             slope = self.slope(gamma / q) - self.slope((1.0 - gamma) / (1.0 - q))
             newton = gamma - excess / slope
             step = (newton - gamma).abs()
             # a step that does not halve the one before creeps along a steep flank: bisect instead
             following = torch.where(step < 0.5 * reach, newton, torch.nan)
             reach = torch.where(step < 0.5 * reach, step, high - low)
-        return torch.where(excess <= _SLACK * delta, gamma, low)
+        return root
 
 
 def _round_down(gamma: Tensor, q: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ with h_n the rule's target of token n and g_n the law it recovers from, nearly a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -90,15 +91,20 @@ def _induced(p: Tensor, q: Tensor, rule: Rule, h: Tensor, s: Tensor | None) -> T
 
 
 def _targets(p: Tensor, q: Tensor, rule: Rule) -> tuple[Tensor, Tensor | None]:
-    """h of every token ``[..., V]``, and the statistics ``[..., 1, S]`` it came from."""
+    """h of every token ``[..., V]``, p where h is not less, and the statistics ``[..., 1, S]`` it came from."""
     if rule.looks_ahead:
         raise InvalidParameter(
             f"{rule} decides with the tokens behind a position, so the position has no law of its own. Compare such a "
             "rule by its texts, or audit one that decides token by token."
         )
     s = rule.statistics(p, q)
-    s = None if s is None else s.unsqueeze(-2)
-    return rule.target(p, q, s), s
+    if s is not None or not rule.between:
+        s = None if s is None else s.unsqueeze(-2)
+        return rule.target(p, q, s), s
+    doubtful = p > q  # the others are kept by the lossless rule already; a target may be dear to solve for
+    h = p.clone()
+    h[doubtful] = rule.target(p[doubtful], q[doubtful])
+    return torch.where(q > 0.0, h, 0.0), None
 
 
 def _drawn_from(weights: Tensor, r: Tensor, q: Tensor) -> Tensor:
@@ -158,23 +164,23 @@ def measure(p: Tensor, q: Tensor, rule: Rule) -> Fidelity:
     return Fidelity(*measure_rows(p.unsqueeze(0), q.unsqueeze(0), rule)[0].tolist())
 
 
-def measure_rows(p: Tensor, q: Tensor, rule: Rule) -> Tensor:
-    """`Fidelity` of many positions, float64 inside: ``[R, V], [R, V] -> [R, len(FIGURES)]``."""
+def measure_rows(p: Tensor, q: Tensor, rule: Rule, figures: Sequence[str] = FIGURES) -> Tensor:
+    """Figures of `Fidelity` for many positions, float64 inside: ``[R, V], [R, V] -> [R, len(figures)]``."""
     p, q = (x.double() for x in _without_idle_columns(p, q))
     h, s = _targets(p, q, rule)
     law = _induced(p, q, rule, h, s)
-    ratio = torch.where(law > 0.0, law / q, 0.0).amax(-1)
-    figures = {
-        "acceptance": torch.minimum(p, h).sum(-1),
-        "lossless_acceptance": torch.minimum(p, q).sum(-1),
-        "tv": DIVERGENCES["tv"].value(law, q),
-        "kl": DIVERGENCES["kl"].value(law, q),
-        "reverse_kl": DIVERGENCES["reverse-kl"].value(law, q),
-        "chi2": DIVERGENCES["chi2"].value(law, q),
-        "js": DIVERGENCES["js"].value(law, q),
-        "renyi": ratio.log().clamp_min(0.0),
-    }
-    return torch.stack([figures[name] for name in FIGURES], dim=-1)
+    return torch.stack([_figure(name, p, q, h, law) for name in figures], dim=-1)
+
+
+def _figure(name: str, p: Tensor, q: Tensor, h: Tensor, law: Tensor) -> Tensor:
+    """One figure of `Fidelity`, ``[R]``."""
+    if name == "acceptance":
+        return torch.minimum(p, h).sum(-1)
+    if name == "lossless_acceptance":
+        return torch.minimum(p, q).sum(-1)
+    if name == "renyi":
+        return torch.where(law > 0.0, law / q, 0.0).amax(-1).log().clamp_min(0.0)
+    return DIVERGENCES[name.replace("_", "-")].value(law, q)
 
 
 def _without_idle_columns(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:

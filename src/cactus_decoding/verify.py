@@ -182,7 +182,7 @@ class _Block:
         if type(rule).statistics is Rule.statistics:
             return None
         q = self.q[:, : self.draft.shape[1]]
-        return rule.statistics(_one_hot(self.draft, q) if self.p is None else self.p, q)
+        return rule.statistics(point_masses(self.draft, q) if self.p is None else self.p, q)
 
     def residual(self, w: Tensor) -> Tensor:
         """``sum (w q - p)_+`` at each place, ``[B, m] -> [B, m]``."""
@@ -193,7 +193,7 @@ class _Block:
 
     def p_rows(self, at: Place) -> Tensor:
         """``[R, V]``."""
-        return _one_hot(self.draft[at], self.q[at]) if self.p is None else self.p[at]
+        return point_masses(self.draft[at], self.q[at]) if self.p is None else self.p[at]
 
     def emit(
         self, kept: Tensor, recover: Callable[[Place], tuple[Tensor, Tensor]], u_emit: Tensor
@@ -219,7 +219,7 @@ class _Block:
         return verdict.masked_fill_(~self.real, int(Verdict.ABSENT))
 
 
-def _one_hot(ids: Tensor, like: Tensor) -> Tensor:
+def point_masses(ids: Tensor, like: Tensor) -> Tensor:
     """Point masses at ``ids [...]``, in rows like ``[..., V]``."""
     return torch.zeros_like(like).scatter(-1, ids.unsqueeze(-1), 1.0)
 

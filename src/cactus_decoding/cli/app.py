@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cactus_decoding.cli.calibrate import calibrate
 from cactus_decoding.cli.demo import demo
 from cactus_decoding.cli.doctor import doctor
 from cactus_decoding.cli.generate import generate
@@ -39,7 +40,7 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
-for command in (demo, doctor, generate, rules):
+for command in (calibrate, demo, doctor, generate, rules):
     app.command()(command)
 
 

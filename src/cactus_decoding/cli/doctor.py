@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cactus_decoding.cli import options as opt
 from cactus_decoding.cli.console import figure, out, print_json, progress
+from cactus_decoding.cli.prompts import prompts_for
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.pair import Pair
     from cactus_decoding.rules import Rule
 
-PROMPTS = (
-    "Explain in a few sentences why the sky is blue at noon and red in the evening.",
-    "Correct the spelling and give the whole text again: Yesterday we went to the libary to return the books, but the "
-    "libary was closed, so we left the books in the box beside the door and walked home along the river.",
-    "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
-)
-_PROBLEMS = 3  # of Abacus's own, in place of these
+_PROBLEMS = 3  # of Abacus's own, where no prompt is given
 _SHOWN = (1, 2, 3, 4, 5, 6, 8, 10, 12)  # draft lengths in the table of predictions
 _NEARLY_ALL = 0.99  # of the steps have a draft: not worth a word
 _BAR = 12  # characters of the longest bar
@@ -39,11 +33,8 @@ def doctor(
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Responses that decode together.")] = 1,
-    prompt: Annotated[list[str] | None, typer.Option(help="A prompt to measure on; may be repeated.")] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="File of prompts, one per line.", show_default=False),
-    ] = None,
+    prompt: opt.Prompt = None,
+    prompts: opt.Prompts = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Cap on new tokens; 64 by default, or what the context holds.", show_default=False),
@@ -71,29 +62,12 @@ def doctor(
         threads=threads,
         seed=seed,
     )
-    texts = _prompts(model, prompt, prompts)
+    texts = prompts_for(model, prompt, prompts, _PROBLEMS)
     diagnosis = _examine(_load(model, draft, dtype, device), texts, plan)
     if as_json:
         print_json(diagnosis.to_dict())
     else:
         _show(diagnosis)
-
-
-def _prompts(model: str, given: list[str] | None, file: Path | None) -> list[str]:
-    """What the person gave, or problems of its own for Abacus, or general ones."""
-    from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
-    from cactus_decoding.errors import InvalidParameter
-    from cactus_decoding.generation.loading import ABACUS
-
-    texts = list(given or ())
-    if file is not None:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        texts += [line for line in lines if line.strip()]
-        if not texts:
-            raise InvalidParameter(f"the file {str(file)!r} holds no prompt. Write one per line.")
-    if texts:
-        return texts
-    return [problem.question for problem in make_problems(_PROBLEMS, DEMO_SEED)] if model == ABACUS else list(PROMPTS)
 
 
 def _load(model: str, draft: str | None, dtype: str | None, device: str | None) -> Pair:

@@ -59,8 +59,9 @@ def generate(
         "rule": chosen, "m": opt.draft_length(m), "max_new_tokens": max_new_tokens,
         "max_relaxed": opt.max_relaxed(max_relaxed), "block": block, "audit": audit, "temperature": temperature,
         "top_k": top_k, "top_p": top_p, "min_p": min_p, "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty, "repetition_penalty": repetition_penalty, "logit_bias": opt.logit_bias(logit_bias),
-        "stop": stop or (), "stop_token_ids": stop_token_id or (), "ignore_eos": ignore_eos, "seed": seed,
+        "frequency_penalty": frequency_penalty, "repetition_penalty": repetition_penalty,
+        "logit_bias": opt.logit_bias(logit_bias), "stop": stop or (),
+        "stop_token_ids": stop_token_id or (), "ignore_eos": ignore_eos, "seed": seed,
         "chat": False if raw else None, "logprobs": logprobs or 0,
     }  # fmt: skip
     text = sys.stdin.read() if prompt == "-" else prompt

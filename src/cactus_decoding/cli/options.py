@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,11 @@ Delta = Annotated[
 Block = Annotated[bool, typer.Option("--block", help="Verify whole blocks (rule lossless).")]
 Audit = Annotated[
     int, typer.Option(min=0, metavar="K", help="Measure every K-th verifier call exactly: KL from the verifier.")
+]
+Prompt = Annotated[list[str] | None, typer.Option(help="A prompt to measure on; may be repeated.", show_default=False)]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="File of prompts, one per line.", show_default=False),
 ]
 DraftLength = Annotated[int, typer.Option("-m", "--draft-length", min=1, help="Tokens drafted per verifier call.")]
 DraftLengthOrAuto = Annotated[

@@ -18,7 +18,7 @@ from torch import Tensor
 from cactus_decoding.fidelity import Fidelity, measure_rows
 from cactus_decoding.generation.events import Event
 from cactus_decoding.rules import Lossless, Rule
-from cactus_decoding.verify import Verdict
+from cactus_decoding.verify import Verdict, point_masses
 
 CONFIDENCE = 0.95
 
@@ -102,8 +102,7 @@ def audit_places(
     k = len(verdicts)
     if k == 0:
         return ()
-    if p is None:
-        p = torch.zeros_like(q).scatter(-1, draft.unsqueeze(-1), 1.0)
+    p = point_masses(draft, q) if p is None else p
     free = k if relaxed_left is None else _before_spent(verdicts, relaxed_left)
     parts = [(slice(0, free), rule), (slice(free, k), Lossless())]
     rows = [measure_rows(p[part], q[part], used) for part, used in parts if part.start < part.stop]

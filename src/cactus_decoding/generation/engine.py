@@ -19,7 +19,6 @@ from torch import Tensor
 
 from cactus_decoding.drafters.base import Drafter, Proposal
 from cactus_decoding.errors import BrokenLogits
-from cactus_decoding.fidelity import Fidelity
 from cactus_decoding.generation.audit import audit_places
 from cactus_decoding.generation.drafting import AcceptanceHistory, StepCosts, choose_m
 from cactus_decoding.generation.events import Event, ListedVerdicts, Top, event_of, listed
@@ -87,6 +86,11 @@ class Decoding:
         return self.closed or self.stops.reason is not None
 
     @property
+    def relaxed_left(self) -> int | None:
+        """How many more relaxed tokens it may have; None: no limit."""
+        return None if self.job.max_relaxed is None else self.job.max_relaxed - self.relaxed
+
+    @property
     def due_for_audit(self) -> bool:
         """Whether the next event should carry exact figures."""
         return self.job.audit > 0 and len(self.events) % self.job.audit == 0
@@ -105,18 +109,30 @@ class Decoding:
         self.relaxed += event.relaxed
 
 
+Observer = Callable[[Decoding, Tensor | None, Tensor, Tensor], None]
+"""Called with a response, p ``[k, V]`` (None: certain drafts), q ``[k, V]`` and the drafted ids ``[k]``."""
+
+
 class Batch:
     """Responses that are decoded together. `admit` and `drop` them between steps; `step` drops those that end.
 
     Args:
         costs: seconds of a step of n rows, for the responses that adapt their draft length.
+        observe: told the laws of the places that each verifier call examined and a response took.
     """
 
-    def __init__(self, verifier: Model, drafter: Drafter | None, costs: Callable[[int], StepCosts]) -> None:
+    def __init__(
+        self,
+        verifier: Model,
+        drafter: Drafter | None,
+        costs: Callable[[int], StepCosts],
+        observe: Observer | None = None,
+    ) -> None:
         self._device = verifier.device
         self._verifier = verifier.open()
         self._drafter = drafter.open() if drafter else None
         self._costs = costs
+        self._observe = observe
         self.decodings: list[Decoding] = []
 
     def admit(self, decoding: Decoding) -> None:
@@ -242,9 +258,9 @@ class Batch:
         def those(x: Tensor) -> Tensor:
             return x if everything else x[rows]
 
-        budgets = [(self.decodings[row].job.max_relaxed, self.decodings[row].relaxed) for row in rows]
-        limited = any(budget is not None for budget, _ in budgets)
-        left = [2**62 if budget is None else budget - relaxed for budget, relaxed in budgets]
+        budgets = [self.decodings[row].relaxed_left for row in rows]
+        limited = any(budget is not None for budget in budgets)
+        left = [2**62 if budget is None else budget for budget in budgets]
         return listed(
             verify(
                 draft=those(proposal.ids)[:, :k],
@@ -268,20 +284,17 @@ class Batch:
             return
         position, before, kept = decoding.position, len(decoding.settled), verdicts.kept[place]
         used = decoding.settle([*verdicts.draft[place][:kept], verdicts.emitted[place]])
-        audit = self._audit(row, verdicts.verdict[place][:used], proposal, q) if decoding.due_for_audit else None
+        audit = None
+        if decoding.due_for_audit or self._observe is not None:
+            p, q_rows, draft, examined = _examined(row, verdicts.verdict[place][:used], proposal, q)
+            if self._observe is not None:
+                self._observe(decoding, p, q_rows, draft)
+            if decoding.due_for_audit:
+                audit = audit_places(p, q_rows, draft, decoding.job.rule, examined, decoding.relaxed_left)
         decoding.note(event_of(verdicts, place, position, proposal.lengths[row], used, top[:used], audit))
         self._verifier.rewind(row, before + kept)
         if self._drafter is not None:
             self._drafter.accept(row, before + kept)
-
-    def _audit(self, row: int, codes: Sequence[int], proposal: Proposal, q: Tensor) -> tuple[Fidelity, ...]:
-        """Of the places of a row, those that were examined and that the response took."""
-        job, examined = self.decodings[row].job, (Verdict.KEPT, Verdict.RELAXED, Verdict.REFUSED)
-        verdicts = [Verdict(code) for code in codes if code in examined]
-        k = len(verdicts)
-        p = None if proposal.p is None else proposal.p[row, :k]
-        left = None if job.max_relaxed is None else job.max_relaxed - self.decodings[row].relaxed
-        return audit_places(p, q[row, :k], proposal.ids[row, :k], job.rule, verdicts, left)
 
     def _tops(self, q: Tensor) -> list[Top]:
         """For each row that wants them, the likeliest (id, q) at every position."""
@@ -289,6 +302,15 @@ class Batch:
             _likeliest(q[row], decoding.job.logprobs) if decoding.job.logprobs else ()
             for row, decoding in enumerate(self.decodings)
         ]
+
+
+def _examined(
+    row: int, codes: Sequence[int], proposal: Proposal, q: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor, list[Verdict]]:
+    """Of the places of a row, those that were examined and that the response took: p and q there, ids and verdicts."""
+    verdicts = [Verdict(code) for code in codes if code in (Verdict.KEPT, Verdict.RELAXED, Verdict.REFUSED)]
+    k = len(verdicts)
+    return None if proposal.p is None else proposal.p[row, :k], q[row, :k], proposal.ids[row, :k], verdicts
 
 
 def _likeliest(q: Tensor, count: int) -> Top:

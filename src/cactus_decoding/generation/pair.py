@@ -70,7 +70,7 @@ class Pair:
                     pass
                 return stream.output
         requests = [_numbered(request, number, options) for number, request in enumerate(cast(Many, prompt))]
-        decodings = [self._prepare(request.prompt, **request.options) for request in requests]
+        decodings = [self.prepare(request.prompt, **request.options) for request in requests]
         with self.session(rows=rows) as session:
             streams = [session.submit_prepared(decoding) for decoding in decodings]
             session.run()
@@ -84,7 +84,7 @@ class Pair:
             BrokenLogits: while iterating, if a model returns NaN.
         """
         request = _numbered(prompt, 0, options)
-        decoding = self._prepare(request.prompt, **request.options)
+        decoding = self.prepare(request.prompt, **request.options)
         return self.session(rows=1).submit_prepared(decoding)
 
     def session(self, rows: int = DEFAULT_ROWS, waiting: int = 32) -> Session:
@@ -95,7 +95,7 @@ class Pair:
             waiting: how many more may wait for a row before `Session.submit` makes the caller wait.
         """
         batch = Batch(self.verifier, self.drafter, self.step_costs)
-        return Session(batch, self._prepare, whole("rows", rows, 1), whole("waiting", waiting, 0))
+        return Session(batch, self.prepare, whole("rows", rows, 1), whole("waiting", waiting, 0))
 
     def step_costs(self, n: int) -> StepCosts:
         """Seconds of a step of ``n`` rows, or of the next power of two, by draft length.
@@ -114,7 +114,7 @@ class Pair:
             raise InvalidParameter("this pair has no tokenizer, so its ids have no text. Pass tokenizer= to load_pair.")
         return Detokenizer(self.tokenizer)
 
-    def _prepare(self, prompt: Prompt, **options: Unpack[Options]) -> Decoding:
+    def prepare(self, prompt: Prompt, **options: Unpack[Options]) -> Decoding:
         return decoding_of(prompt, options, self.verifier, self.tokenizer, self.eos, self.drafter.certain)
 
 

@@ -21,7 +21,7 @@ class Session:
 
     def __init__(self, batch: Batch, prepare: Callable[..., Decoding], rows: int, waiting: int) -> None:
         self._batch = batch
-        self._prepare = prepare
+        self.prepare = prepare
         self.rows = rows
         self.waiting = waiting
         self._queue: deque[Decoding] = deque()
@@ -48,7 +48,7 @@ class Session:
         Raises `InvalidParameter` or `InvalidPrompt` at once where the request is bad. Steps the batch while both the
         rows and the queue are full.
         """
-        return self.submit_prepared(self._prepare(prompt, **options))
+        return self.submit_prepared(self.prepare(prompt, **options))
 
     def submit_prepared(self, decoding: Decoding) -> Stream:
         """`submit` of a request that was checked before."""

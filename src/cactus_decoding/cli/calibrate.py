@@ -1,0 +1,178 @@
+"""``cactus calibrate``: which setting of each rule strays as far as asked for, on these prompts?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cactus_decoding.cli import options as opt
+from cactus_decoding.cli.console import figure, out, print_json, progress
+from cactus_decoding.cli.prompts import prompts_for
+
+if TYPE_CHECKING:
+    from cactus_decoding.calibration import Calibration, Positions, Target
+    from cactus_decoding.generation.drafting import StepCosts
+    from cactus_decoding.generation.pair import Pair
+    from cactus_decoding.rules import Rule
+    from cactus_decoding.sampling import SamplingParams
+
+_PROBLEMS = 100  # of Abacus's own, where no prompt is given
+_DEFAULT_KL = 0.05
+_RULES = ("cactus", "ratio", "mentored:divergence=kl", "frontier", "interpolation")
+_TWO_SIGMA = 1.96
+
+LEGEND = """\
+kl        of the emitted law from the verifier's: mean over examined tokens
+kl 99%    one position in a hundred strays by more than this
+accepted  share of examined drafts that are kept; 95% intervals, prompts as units
+lead      of that share over the first rule's, likewise
+per call  tokens per verifier call with m={m}, were every place kept with that chance
+speed     predicted over the verifier alone, with the m that is best for it"""
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="Verifier, as --model of the other commands.")] = "abacus",
+    draft: opt.Draft = None,
+    kl: Annotated[
+        float | None,
+        typer.Option(help=f"Mean KL from the verifier, in nats.  [default: {_DEFAULT_KL}]", show_default=False),
+    ] = None,
+    tv: Annotated[float | None, typer.Option(help="Or: mean total variation.", show_default=False)] = None,
+    accept: Annotated[float | None, typer.Option(help="Or: mean acceptance.", show_default=False)] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:SETTING=VALUE,...]",
+            help="A rule to set; may be repeated. By default " + ", ".join(_RULES) + ".",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: opt.Prompt = None,
+    prompts: opt.Prompts = None,
+    positions: Annotated[int, typer.Option(min=1, help="How many examined tokens to measure on.")] = 2000,
+    m: opt.DraftLength = 5,
+    temperature: opt.Temperature = 1.0,
+    top_k: opt.TopK = 0,
+    top_p: opt.TopP = 1.0,
+    min_p: opt.MinP = 0.0,
+    max_new_tokens: opt.MaxNewTokens = None,
+    rows: Annotated[int, typer.Option(min=1, help="Responses that decode together.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Which random numbers.")] = 1,
+    dtype: opt.Dtype = None,
+    device: opt.Device = None,
+    threads: opt.Threads = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Set every rule to the same measured divergence (or acceptance) on your prompts, and compare them there."""
+    from cactus_decoding.calibration import calibrate as search
+    from cactus_decoding.cli.loading import load
+    from cactus_decoding.rules import parse_rule
+    from cactus_decoding.sampling import SamplingParams
+
+    target = _target(kl, tv, accept)
+    rules = [parse_rule(spec) for spec in rule or _RULES]
+    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    texts = prompts_for(model, prompt, prompts, _PROBLEMS)
+    pair = load(model, draft, dtype, device, threads)
+    found = _record(pair, texts, sampling, positions, m, max_new_tokens, rows, seed)
+    with progress() as bar:
+        task = bar.add_task("setting rules", total=None)
+        calibration = search(
+            found,
+            rules,
+            target,
+            lambda what, done, parts: bar.update(task, description=what, completed=done, total=parts),
+        )
+        bar.update(task, description="timing steps", total=None)
+        costs = pair.step_costs(1)
+    if as_json:
+        print_json(_document(calibration, found, costs, m))
+    else:
+        _show(calibration, costs, m)
+
+
+def _target(kl: float | None, tv: float | None, accept: float | None) -> Target:
+    from cactus_decoding.calibration import Target
+
+    given = [(name, value) for name, value in (("kl", kl), ("tv", tv), ("acceptance", accept)) if value is not None]
+    if len(given) > 1:
+        raise typer.BadParameter("--kl, --tv and --accept each say what every rule is set to; give one of them")
+    name, value = given[0] if given else ("kl", _DEFAULT_KL)
+    return Target(name, value)  # type: ignore[arg-type]
+
+
+def _record(
+    pair: Pair,
+    texts: list[str],
+    sampling: SamplingParams,
+    count: int,
+    m: int,
+    max_new_tokens: int | None,
+    rows: int,
+    seed: int,
+) -> Positions:
+    from cactus_decoding.calibration import record
+
+    with progress() as bar:
+        task = bar.add_task("scoring prompts", total=count)
+        return record(
+            pair,
+            texts,
+            sampling,
+            count=count,
+            m=m,
+            max_new_tokens=max_new_tokens,
+            rows=rows,
+            seed=seed,
+            watch=lambda found: bar.update(task, completed=found),
+        )
+
+
+def _document(calibration: Calibration, positions: Positions, costs: StepCosts, m: int) -> dict[str, object]:
+    document = calibration.to_dict()
+    for setting, entry in zip(calibration.settings, document["settings"]):
+        best, speed = setting.speed(costs)
+        entry |= {"tokens_per_call": setting.tokens_per_call(m), "best_m": best, "predicted_speed": speed}
+    return {**document, "m": m, "bytes": positions.bytes, "merged": positions.merged}
+
+
+def _show(calibration: Calibration, costs: StepCosts, m: int) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from cactus_decoding.rules import spec_of
+
+    target = calibration.target
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=f"every rule at a mean {target.figure} of {target.value:g}\n{calibration.positions} examined tokens of "
+        f"{calibration.prompts} prompts; the lossless rule keeps {calibration.lossless_acceptance:.3f} of them",
+    )
+    table.add_column("rule", overflow="fold", min_width=22)
+    for name in ("kl", "kl 99%", "accepted", "lead", "per call", "speed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, setting in enumerate(calibration.settings):
+        point, (best, speed) = setting.point, setting.speed(costs)
+        table.add_row(
+            _shortened(point.rule, spec_of(point.rule)) + ("" if setting.reached else " (nearest)"),
+            figure(point.kl, 4),
+            figure(setting.kl_tail, 2),
+            f"{figure(point.acceptance, 3)} ±{figure(_TWO_SIGMA * setting.error, 3)}",
+            "-" if number == 0 else f"{setting.lead:+.3f} ±{figure(_TWO_SIGMA * setting.lead_error, 3)}",
+            figure(setting.tokens_per_call(m)),
+            f"{figure(speed)}x m={best}",
+        )
+    out.print(table)
+    out.print(LEGEND.format(m=m), markup=False)
+    if any(not setting.reached for setting in calibration.settings):
+        out.print("(nearest): this rule does not get to the target at any setting.")
+
+
+def _shortened(rule: Rule, spec: str) -> str:
+    """Settings to four digits, for reading; --json has them all."""
+    for name in rule.__dataclass_fields__:  # type: ignore[attr-defined]
+        value = getattr(rule, name)
+        if isinstance(value, float):
+            spec = spec.replace(f"{name}={value}", f"{name}={value:.4g}")
+    return spec

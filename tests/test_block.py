@@ -351,6 +351,24 @@ def test_float32_laws_with_zeros_emit_possible_tokens_only(block, cut, last, see
             assert q[row, kept, found.emitted[row]] > 0
 
 
+@pytest.mark.parametrize("certain", [False, True])
+def test_a_place_without_a_shortfall_is_kept_for_certain_in_float32(certain):
+    """q = p behind the first token, then a token that q excludes: were the second refused, nothing would be left."""
+    q = torch.tensor([[[0.9, 0.1, 0.0], [1.0, 0.0, 0.0], [0.0, 0.3, 0.7], [0.5, 0.5, 0.0]]])
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        q[0, 2, 1:] = torch.rand(2, generator=generator).softmax(0)
+        p = q[:, :3].clone()
+        p[0, 2] = torch.rand(3, generator=generator).softmax(0)
+        if certain:
+            q[0, 0] = torch.tensor([1.0, 0.0, 0.0])
+        u = torch.full((1, 4), 1 - 2**-52, dtype=torch.float64)
+        draft = torch.tensor([[0, 0, 0]])
+        found = verify(draft, None if certain else p, q, Lossless(), u[:, :3], u, block=True)
+        assert found.kept.item() == 2
+        assert q[0, 2, found.emitted.item()] > 0
+
+
 def test_no_draft_is_plain_sampling():
     q = torch.tensor([[[0.2, 0.8]]])
     nothing = torch.empty(1, 0)

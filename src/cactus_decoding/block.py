@@ -10,8 +10,8 @@ along the block and keeps the longest prefix i with ``u_i < h_i``, where
     h_i = R_i / (R_i + 1 - w_i),  R_i = sum_x (w_i q - p)_+(x) at the place behind i,  and h_m = w_m.
 
 Behind it one token is drawn from ``(w_i q - p)_+``, or from q behind a whole block. The joint law of what is emitted is
-exactly q's, and on average never fewer tokens are kept than token by token. It reads whole rows of every place. Source: Sun et
-al., arXiv 2403.10444, Algorithm 2.
+exactly q's, and on average never fewer tokens are kept than token by token. It reads whole rows of every place.
+Source: Sun et al., arXiv 2403.10444, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def longest_prefix(
     if m == 0:
         return lengths, w[:, 0]
     left = residual(w[:, :-1])[:, 1:]  # R_1 ... R_{m-1}
-    behind = left + 1.0 - w[:, 1:-1]
+    behind = left + (1.0 - w[:, 1:-1])  # so w = 1 gives h = 1 to the last bit: n is kept for certain, and not emitted
     # 0 / 0 is p = q with nothing refused so far: whatever is decided there, a later place is kept
     h = torch.cat([torch.where(behind > 0.0, left / behind, 1.0), w[:, -1:]], dim=-1)
     counts = torch.arange(1, m + 1, device=u.device)

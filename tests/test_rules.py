@@ -8,13 +8,25 @@ from hypothesis import strategies as st
 
 from cactus_decoding.divergences import DIVERGENCES
 from cactus_decoding.errors import InvalidParameter
+from cactus_decoding.fidelity import induced_law, measure
 from cactus_decoding.rules import (
-    RULES, BoundedRatio, Cactus, Cascade, Ears, Fly, Frontier, Fuzzy, Interpolation, Lossless, Mentored, TopK, Typical,
+    RULES,
+    BoundedRatio,
+    Cactus,
+    Cascade,
+    Ears,
+    Fly,
+    Frontier,
+    Fuzzy,
+    Interpolation,
+    Lossless,
+    Mentored,
+    TopK,
+    Typical,
 )  # fmt: skip
 from cactus_decoding.rules.base import recovery_weights, scaled_weights
 from cactus_decoding.rules.bounded_ratio import solve_beta
 from cactus_decoding.rules.cascade import Deferral
-from cactus_decoding.fidelity import induced_law, measure
 from tests.tiny import laws, random_laws
 
 EVERY_RULE = [

@@ -23,7 +23,6 @@ from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.rules.base import Rule, recovery_weights, scaled_weights
 from cactus_decoding.sampling import draw, require_sound
 
-
 Place = tuple[Tensor, Tensor]
 """Rows and places in them, ``[R]`` each: an index into ``[B, m, ...]``."""
 

@@ -23,8 +23,19 @@ from cactus_decoding.rules.typical import Typical
 RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
-        Lossless, Cactus, BoundedRatio, Mentored, Frontier, Typical, Cascade, TopK, Interpolation, Ears, Fuzzy, Fly,
-    )  # fmt: skip
+        Lossless,
+        Cactus,
+        BoundedRatio,
+        Mentored,
+        Frontier,
+        Typical,
+        Cascade,
+        TopK,
+        Interpolation,
+        Ears,
+        Fuzzy,
+        Fly,
+    )
 }
 
 Setting = float | int | str | None

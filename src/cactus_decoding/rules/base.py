@@ -121,7 +121,7 @@ def require_within(name: str, value: object, least: float, most: float | None, h
         or isinstance(value, bool)
         or not math.isfinite(value)
         or value < least
-        or (most is not None and value > most)
+        or (most is not None and float(value) > most)
     ):
         bounds = f"of at least {least:g}" if most is None else f"from {least:g} to {most:g}"
         raise InvalidParameter(f"{name} is {value!r}, but must be a finite number {bounds} ({hint}).")

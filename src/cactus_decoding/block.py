@@ -41,7 +41,7 @@ def longest_prefix(
     if m == 0:
         return lengths, w[:, 0]
     left = residual(w[:, :-1])[:, 1:]  # R_1 ... R_{m-1}
-    behind = left + 1.0 - w[:, 1:-1]
+    behind = left + (1.0 - w[:, 1:-1])  # so w = 1 gives h = 1 to the last bit: n is kept for certain, and not emitted
     # 0 / 0 is p = q with nothing refused so far: whatever is decided there, a later place is kept
     h = torch.cat([torch.where(behind > 0.0, left / behind, 1.0), w[:, -1:]], dim=-1)
     counts = torch.arange(1, m + 1, device=u.device)

@@ -10,6 +10,7 @@ import typer
 
 from cactus_decoding.cli.demo import demo
 from cactus_decoding.cli.doctor import doctor
+from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
 from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
@@ -39,7 +40,7 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
-for command in (demo, doctor, generate, rules):
+for command in (demo, doctor, explain, generate, rules):
     app.command()(command)
 
 

@@ -132,12 +132,13 @@ def test_what_is_recovered_fits_into_what_lossless_recovers(rule, pair):
     assert bool((recovered <= (q - p).clamp_min(0) + 1e-12).all())
 
 
+@pytest.mark.parametrize("name", sorted(DIVERGENCES))
 @given(pair=laws(count=3, zeros=False))
-def test_no_law_within_the_budget_accepts_more_than_the_clipped_one(pair):
+def test_no_law_within_the_budget_accepts_more_than_the_clipped_one(name, pair):
     p, q, other = pair
-    budget = KL.value(other, q).item()
+    budget = DIVERGENCES[name].value(other, q).item()
     accepted = torch.minimum(other, p).sum().item()
-    assert accepted <= measure(p, q, Mentored(budget, "kl")).acceptance + 1e-9
+    assert accepted <= measure(p, q, Mentored(budget, name)).acceptance + 1e-9
 
 
 @given(law=laws(count=1, zeros=False), place=st.integers(0, 11), delta=st.floats(0.001, 2))

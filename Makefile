@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-real lint bench bench-real pair clean
+.PHONY: demo test test-real lint bench bench-real pair pictures clean
 
 demo: $(READY)
 	$(BIN)/cactus demo
@@ -34,6 +34,10 @@ bench-real: $(READY)
 # Trains the Abacus pair from nothing, in under an hour on two cores.
 pair: $(READY)
 	$(BIN)/python -m training
+
+# Those of docs/theory.md, the same bytes every time with the pinned matplotlib.
+pictures: $(READY)
+	$(BIN)/cactus explain all --out docs/pictures --positions 600
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'

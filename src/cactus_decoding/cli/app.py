@@ -11,6 +11,7 @@ import typer
 from cactus_decoding.cli.calibrate import calibrate
 from cactus_decoding.cli.demo import demo
 from cactus_decoding.cli.doctor import doctor
+from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
 from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
@@ -40,7 +41,7 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
-for command in (calibrate, demo, doctor, generate, rules):
+for command in (calibrate, demo, doctor, explain, generate, rules):
     app.command()(command)
 
 

@@ -32,7 +32,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from benchmarks.racing import finish, show
-from cactus_decoding.fidelity import induced_law
+from cactus_decoding.induced import induced_law
 from cactus_decoding.rules import BoundedRatio, Cactus, Frontier, Lossless, Mentored, Rule
 
 DISTANCES = {"close": 0.5, "middling": 1.0, "far": 2.0}  # standard deviation of the drafter's error in its logits

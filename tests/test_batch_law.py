@@ -3,8 +3,8 @@
 import torch
 
 from cactus_decoding.drafters import PromptLookup
-from cactus_decoding.fidelity import induced_law
 from cactus_decoding.generation.request import Request
+from cactus_decoding.induced import induced_law
 from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
 from cactus_decoding.sampling import SamplingParams, probabilities
 from cactus_decoding.testing import mock_pair, random_table

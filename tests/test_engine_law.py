@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from cactus_decoding.fidelity import induced_law
 from cactus_decoding.generation.drafting import StepCosts
 from cactus_decoding.generation.loading import load_pair
+from cactus_decoding.induced import induced_law
 from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
 from cactus_decoding.sampling import SamplingParams, probabilities
 from tests.tiny import chi_square_p, tiny_model

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cactus_decoding.divergences import DIVERGENCES
-from cactus_decoding.fidelity import acceptance, induced_law, induced_law_by_definition, measure, relaxed_share
+from cactus_decoding.fidelity import measure, relaxed_share
+from cactus_decoding.induced import acceptance, induced_law, induced_law_by_definition
 from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
 from cactus_decoding.verify import Verdict
 from tests.test_rules import EVERY_RULE, IDS

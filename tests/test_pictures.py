@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cactus_decoding.errors import InvalidParameter, MissingExtra
-from cactus_decoding.fidelity import induced_law, measure
+from cactus_decoding.fidelity import measure
+from cactus_decoding.induced import induced_law
 from cactus_decoding.pictures import (
     EXAMPLE,
     Line,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from cactus_decoding.divergences import DIVERGENCES
 from cactus_decoding.errors import InvalidParameter
-from cactus_decoding.fidelity import induced_law, measure
+from cactus_decoding.fidelity import measure
+from cactus_decoding.induced import induced_law
 from cactus_decoding.rules import (
     RULES,
     BoundedRatio,

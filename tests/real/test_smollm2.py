@@ -4,36 +4,18 @@ Two ways of computing the same logits round differently, so two ways to decode m
 are nearly equal. Such places are measured and counted, and every other difference fails.
 """
 
-import copy
-
 import pytest
 import torch
 
 import cactus_decoding as cactus
 from cactus_decoding.generation.statistics import total
 from cactus_decoding.models.feeding import padded
-from tests.real.smollm2 import folder
+from tests.real.smollm2 import CHATS, folder, without_last_layers
 
 NEW_TOKENS = 64
 ROWS = 16  # fewer than there are prompts: some responses end early, and others take their place
 NEAR = 1e-3  # logits this close to the largest may change places with it
 LEAN = "together, lean forward"
-CHATS = [
-    "What is the capital of France?",
-    "Name the seven days of the week.",
-    "Write a short poem about the sea.",
-    "Count from one to twenty in words.",
-    "Explain photosynthesis in two sentences.",
-    "Why is the sky blue?",
-    "Write a Python function that adds two numbers.",
-    "Translate 'good morning' into Spanish.",
-    "Give me three names for a cat.",
-    "What is 12 plus 30?",
-    "Say the word 'tree' ten times.",
-    "Repeat this: the red fox and the grey wolf met by the old mill.",
-    "Copy this list: apples, pears, plums, figs, dates, limes, grapes, melons.",
-    "Correct the spelling: Ther are too birds in teh tree.",
-]
 TEXTS = [
     "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,",
     "a b c a b c a b c a b c",
@@ -110,19 +92,6 @@ def test_the_verifier_without_its_last_layers_drafts_better_than_a_lookup(pair, 
     drafted, found = (p.generate([prompts[i] for i in chosen], **options) for p in (short, pair))
     assert ties(pair, drafted, [reference[i][:24] for i in chosen]) <= 1
     assert acceptance(drafted) > 1.5 * acceptance(found) > 0
-
-
-def without_last_layers(module, layers):
-    """The first ``layers`` layers of a module between its own embedding and head, all of them shared with it."""
-    config = copy.deepcopy(module.config)
-    config.num_hidden_layers = layers
-    with torch.device("meta"):
-        short = type(module)(config)
-    short.model.layers = module.model.layers[:layers]
-    for name in ("embed_tokens", "norm", "rotary_emb"):
-        setattr(short.model, name, getattr(module.model, name))
-    short.lm_head = module.lm_head
-    return short
 
 
 def acceptance(outputs):

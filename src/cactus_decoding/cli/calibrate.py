@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,14 +23,15 @@ _PROBLEMS = 100  # of Abacus's own, where no prompt is given
 _DEFAULT_KL = 0.05
 _RULES = ("cactus", "ratio", "mentored:divergence=kl", "frontier", "interpolation")
 _TWO_SIGMA = 1.96
+_DRAWN = 500  # positions that a picture is measured on
 
 LEGEND = """\
 kl        of the emitted law from the verifier's: mean over examined tokens
-kl 99%    one position in a hundred strays by more than this
-accepted  share of examined drafts that are kept; 95% intervals, prompts as units
+tail      99th percentile of that KL over positions
+accepted  share of examined drafts that are kept; 95% intervals over prompts
 lead      of that share over the first rule's, likewise
-per call  tokens per verifier call with m={m}, were every place kept with that chance
-speed     predicted over the verifier alone, with the m that is best for it"""
+tokens    per verifier call with m={m}, were every place kept with that chance
+speed     predicted over the verifier alone, with the best m; --json says which"""
 
 
 def calibrate(
@@ -96,7 +98,7 @@ def calibrate(
         bar.update(task, description="timing steps", total=None)
         costs = pair.step_costs(1)
     if picture is not None:
-        _draw(calibration, model, picture)
+        _draw(found, rules, model, picture)
     if as_json:
         print_json(_document(calibration, found, costs, m))
     else:
@@ -148,18 +150,21 @@ def _document(calibration: Calibration, positions: Positions, costs: StepCosts, 
     return {**document, "m": m, "bytes": positions.bytes, "merged": positions.merged}
 
 
-def _draw(calibration: Calibration, model: str, path: Path) -> None:
-    from cactus_decoding.pictures import Tradeoff, canvas, draw_frontier
-    from cactus_decoding.pictures.frontier import Point, label_of
-    from cactus_decoding.rules.dials import dial_of
+def _draw(positions: Positions, rules: list[Rule], model: str, path: Path) -> None:
+    from cactus_decoding.pictures import Tradeoff, canvas, draw_frontier, line_of
+    from cactus_decoding.pictures.frontier import Point
 
-    lines = {}
-    for setting in calibration.settings:
-        points = sorted([*setting.coarse, setting.point], key=lambda p: p.acceptance)
-        dial = dial_of(setting.point.rule).setting
-        lines[label_of(setting.point.rule)] = [Point(getattr(p.rule, dial), p.kl, p.acceptance) for p in points]
-    found = Tradeoff(lines, calibration.lossless_acceptance, calibration.positions, f"of {model}")
-    for file in canvas.save(draw_frontier(found), path.with_suffix("")):
+    every = max(1, len(positions) // _DRAWN)
+    lines: dict[str, list[Point]] = {}
+    with progress() as bar:
+        for rule in bar.track(rules, description="measuring rules"):
+            line = line_of(rule)
+            figures = [positions.measure(turned, ("kl", "acceptance"), every).mean(0) for _, turned in line.rules]
+            values = (value for value, _ in line.rules)
+            lines[line.label] = [Point(value, *mean.tolist()) for value, mean in zip(values, figures)]
+    lossless = float(positions.measure(rules[0], ("lossless_acceptance",), every).mean())
+    tradeoff = Tradeoff(lines, lossless, len(range(0, len(positions), every)), f"of {model}")
+    for file in canvas.save(draw_frontier(tradeoff), path.with_suffix("")):
         err.print(str(file), markup=False, soft_wrap=True)
 
 
@@ -172,27 +177,33 @@ def _show(calibration: Calibration, costs: StepCosts, m: int) -> None:
     target = calibration.target
     table = Table(
         box=SIMPLE_HEAD,
-        title=f"every rule at a mean {target.figure} of {target.value:g}\n{calibration.positions} examined tokens of "
-        f"{calibration.prompts} prompts; the lossless rule keeps {calibration.lossless_acceptance:.3f} of them",
+        pad_edge=False,
+        title=f"every rule at a mean {target.figure} of {target.value:g}\n{calibration.positions} examined tokens, "
+        f"{calibration.prompts} prompts; lossless keeps {calibration.lossless_acceptance:.3f}",
     )
-    table.add_column("rule", overflow="fold", min_width=22)
-    for name in ("kl", "kl 99%", "accepted", "lead", "per call", "speed"):
+    table.add_column("rule", overflow="fold", min_width=20)
+    for name in ("kl", "tail", "accepted", "lead", "tokens", "speed"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, setting in enumerate(calibration.settings):
-        point, (best, speed) = setting.point, setting.speed(costs)
+        point, (_, speed) = setting.point, setting.speed(costs)
         table.add_row(
             _shortened(point.rule, spec_of(point.rule)) + ("" if setting.reached else " (nearest)"),
-            figure(point.kl, 4),
+            _bare(figure(point.kl, 4)),
             figure(setting.kl_tail, 2),
-            f"{figure(point.acceptance, 3)} ±{figure(_TWO_SIGMA * setting.error, 3)}",
-            "-" if number == 0 else f"{setting.lead:+.3f} ±{figure(_TWO_SIGMA * setting.lead_error, 3)}",
+            f"{_bare(figure(point.acceptance, 3))} ±{_bare(figure(_TWO_SIGMA * setting.error, 3))}",
+            "-" if number == 0 else _bare(f"{setting.lead:+.3f} ±{figure(_TWO_SIGMA * setting.lead_error, 3)}"),
             figure(setting.tokens_per_call(m)),
-            f"{figure(speed)}x m={best}",
+            f"{figure(speed)}x",
         )
     out.print(table)
     out.print(LEGEND.format(m=m), markup=False)
     if any(not setting.reached for setting in calibration.settings):
         out.print("(nearest): this rule does not get to the target at any setting.")
+
+
+def _bare(numbers: str) -> str:
+    """Without the zeros before decimal points."""
+    return re.sub(r"\b0\.", ".", numbers)
 
 
 def _shortened(rule: Rule, spec: str) -> str:

@@ -5,8 +5,8 @@
 abacus: the pair that ships with the package, on word problems. smollm2: SmolLM2-135M-Instruct with itself without its
 last two of thirty layers as the drafter, on chats and on texts to summarise, edit and extract from. Each pair at
 temperature 1 without filters, and at .6 with top-k 20 and top-p .95. Positions are recorded once per case; every rule
-is set on them so that the mean KL of its emitted law is the one asked for. Leads over Cactus are paired by position, with
-prompts as the independent units.
+is set on them so that the mean KL of its emitted law is the one asked for. Leads over Cactus are paired by position,
+with prompts as the independent units.
 
 Takes half an hour. Prints tables, then one JSON document as the last line.
 """
@@ -64,7 +64,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     made = {name: measured(name, args) for name in args.pairs}
-    finish({"pairs": made, **vars(args)})
+    finish({"found": made, **vars(args)})
 
 
 def measured(name: str, args: argparse.Namespace) -> dict[str, dict[str, Any]]:

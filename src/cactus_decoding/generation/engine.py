@@ -22,6 +22,7 @@ from cactus_decoding.errors import BrokenLogits
 from cactus_decoding.generation.drafting import AcceptanceHistory, StepCosts, choose_m
 from cactus_decoding.generation.events import Event, ListedVerdicts, Top, event_of, listed
 from cactus_decoding.generation.stops import Stops
+from cactus_decoding.held import Laws, held
 from cactus_decoding.laws import Shaping, laws_of
 from cactus_decoding.models.base import Model
 from cactus_decoding.models.feeding import feed_pending, padded
@@ -176,7 +177,7 @@ class Batch:
             return Proposal(torch.empty(n, 0, dtype=torch.long, device=self._device), (0,) * n, None)
         u = torch.stack([d.random.at(d.position, most)[Purpose.DRAFT] for d in self.decodings])
         proposal = self._drafter.propose([d.settled for d in self.decodings], counts, u)
-        p = None if proposal.p is None else proposal.p.to(self._device)
+        p = None if proposal.p is None else held(proposal.p).to(self._device)
         return Proposal(proposal.ids.to(self._device), proposal.lengths, p)
 
     @torch.inference_mode()
@@ -189,7 +190,7 @@ class Batch:
         for row, verdicts, place in self._verify(proposal, q, numbers):
             self._settle(row, verdicts, place, proposal.lengths[row], tops[row])
 
-    def _score(self, proposal: Proposal) -> Tensor:
+    def _score(self, proposal: Proposal) -> Laws:
         """The verifier's laws ``[n, k + 1, V]`` at the drafted positions and the one behind them."""
         befores = [decoding.settled for decoding in self.decodings]
         unseen = [ids[held:] for ids, held in zip(befores, self._verifier.lengths)]
@@ -201,7 +202,7 @@ class Batch:
         return laws_of(logits, shapings, befores, proposal.ids, proposal.lengths, keep)
 
     def _verify(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor
+        self, proposal: Proposal, q: Laws, numbers: Tensor
     ) -> list[tuple[int, ListedVerdicts | BrokenLogits, int]]:
         """(row, verdicts, place in them) of every row, a call per rule; a row with broken laws gets its error."""
         groups: dict[Rule, list[int]] = {}
@@ -217,21 +218,19 @@ class Batch:
         return found
 
     def _verify_alone(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, row: int
+        self, proposal: Proposal, q: Laws, numbers: Tensor, rule: Rule, row: int
     ) -> ListedVerdicts | BrokenLogits:
         try:
             return self._verify_rows(proposal, q, numbers, rule, [row])
         except BrokenLogits as error:
             return BrokenLogits(f"behind token {self.decodings[row].position} of the response, {error}")
 
-    def _verify_rows(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor, rule: Rule, rows: list[int]
-    ) -> ListedVerdicts:
+    def _verify_rows(self, proposal: Proposal, q: Laws, numbers: Tensor, rule: Rule, rows: list[int]) -> ListedVerdicts:
         k = max(proposal.lengths[row] for row in rows)
-        everything = len(rows) == len(self.decodings)
+        chosen = None if len(rows) == len(self.decodings) else rows
 
         def those(x: Tensor) -> Tensor:
-            return x if everything else x[rows]
+            return x if chosen is None else x[chosen]
 
         budgets = [(self.decodings[row].job.max_relaxed, self.decodings[row].relaxed) for row in rows]
         limited = any(budget is not None for budget, _ in budgets)
@@ -239,8 +238,8 @@ class Batch:
         return listed(
             verify(
                 draft=those(proposal.ids)[:, :k],
-                p=None if proposal.p is None else those(proposal.p)[:, :k],
-                q=those(q)[:, : k + 1],
+                p=None if proposal.p is None else held(proposal.p).part(chosen, k),
+                q=q.part(chosen, k + 1),
                 rule=rule,
                 u=those(numbers[Purpose.ACCEPT])[:, :k],
                 u_emit=those(numbers[Purpose.EMIT])[:, : k + 1],
@@ -261,10 +260,10 @@ class Batch:
         if self._drafter is not None:
             self._drafter.accept(row, before + kept)
 
-    def _tops(self, q: Tensor) -> list[Top]:
+    def _tops(self, q: Laws) -> list[Top]:
         """For each row that wants them, the likeliest (id, q) at every position."""
         return [
-            _likeliest(q[row], decoding.job.logprobs) if decoding.job.logprobs else ()
+            _likeliest(q.part([row], q.shape[1]).dense()[0], decoding.job.logprobs) if decoding.job.logprobs else ()
             for row, decoding in enumerate(self.decodings)
         ]
 

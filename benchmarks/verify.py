@@ -1,6 +1,6 @@
 """The verify step alone, from the verifier's logits to verdicts and emitted ids, at the vocabulary of a large model.
 
-    python -m benchmarks.verify [--rounds 15] [--batch 8] [--m 10] [--vocabulary 151936] [--threads 2]
+    python -m benchmarks.verify [--rounds 9] [--batch 8] [--m 10] [--vocabulary 151936] [--threads 2]
 
 Our step, for several rules, against two others in the same run: the method written down as its formulas stand, with
 the target h and the residual (h - p)+ built for every position; and the floor, one pass of exp and sum over the same
@@ -33,7 +33,7 @@ RULES = {"lossless": cactus.Lossless(), "cactus": cactus.Cactus(DELTA), "bounded
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The verify step alone.")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--m", type=int, default=10)
     parser.add_argument("--vocabulary", type=int, default=151_936)
@@ -164,7 +164,7 @@ def figure(name: str, seconds: dict[str, list[float]], making: list[float]) -> d
 
 def report(figures: dict[str, dict], args: argparse.Namespace) -> None:
     show(
-        f"B = {args.batch}, m = {args.m}, V = {args.vocabulary}, float32, {args.threads} threads, {args.rounds} rounds",
+        f"B = {args.batch}, m = {args.m}, V = {args.vocabulary}, {args.threads} thread(s), {args.rounds} rounds",
         f'median of rounds (lowest - highest); "{TRANSCRIPTION}" is Cactus({DELTA:g}) as its formulas stand',
         ("ms", "of it making laws", "x the floor", "x faster than that"),
         [

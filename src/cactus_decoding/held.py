@@ -21,7 +21,7 @@ from cactus_decoding.sampling import draw
 Place = tuple[Tensor, Tensor]
 """Rows and places in them, ``[R]`` each: an index into ``[n, k, ...]``."""
 
-_CHUNK_BYTES = 12 << 20  # as much of the logits is worked on at a time: it stays in a processor's cache
+_CHUNK_BYTES = 4 << 20  # as much of the logits is worked on at a time: it stays in a processor's cache
 _SMALL = 1e-6  # a smaller total of exponentials could have lost some to underflow
 
 
@@ -92,10 +92,10 @@ class DenseLaws(_OneKind):
         return self.law[rows.unsqueeze(-1), places.unsqueeze(-1), ids]
 
     def support(self, place: Place) -> tuple[Tensor | None, Tensor]:
-        return None, self.law[place]
+        return None, _rows(self.law, place)
 
     def rows(self, place: Place) -> Tensor:
-        return self.law[place]
+        return _rows(self.law, place)
 
     def dense(self) -> Tensor:
         return self.law
@@ -133,7 +133,7 @@ class SoftmaxLaws(_OneKind):
         return None, self.rows(place)
 
     def rows(self, place: Place) -> Tensor:
-        logits = self.logits[place].to(self.total.dtype)
+        logits = _rows(self.logits, place).to(self.total.dtype)
         return self._probabilities(logits, self.shift[place], self.total[place])
 
     def dense(self) -> Tensor:
@@ -185,7 +185,7 @@ def _exponentials(logits: Tensor, shift: Tensor | None, temperature: float, out:
     return torch.exp(logits, out=out)
 
 
-def row_sums(x: Tensor, block: int = 128) -> Tensor:
+def row_sums(x: Tensor, block: int = 512) -> Tensor:
     """``[R, S] -> [R]``, in two levels, in an order that depends on S alone."""
     whole = x.shape[-1] // block * block
     sums = x[:, :whole].reshape(len(x), whole // block, block).sum(-1) if whole else x
@@ -288,7 +288,8 @@ class MixedLaws:
         """What each part answers to ``ask(laws, its rows, where they are in rows)``, in the order of ``rows``."""
         where = self._where.to(rows.device)[rows]
         heres = [(laws, (where[:, 0] == number).nonzero()[:, 0]) for number, (_, laws) in enumerate(self._parts)]
-        answers = [(here, ask(laws, where[here, 1], here)) for laws, here in heres if here.numel() > 0]
+        heres = [(laws, here) for laws, here in heres if here.numel() > 0] or heres[:1]
+        answers = [(here, ask(laws, where[here, 1], here)) for laws, here in heres]
         first = answers[0][1]
         found = first.new_empty(len(rows), *first.shape[1:])
         for here, answer in answers:
@@ -324,6 +325,13 @@ def stacked(laws: Sequence[Laws]) -> Laws:
         torch.cat([pad(one.law, (0, more)) for one, more in zip(sparse, padding)], dim=1),
         sparse[0].size,
     )
+
+
+def _rows(x: Tensor, place: Place) -> Tensor:
+    """``x[place]``, a copy, row by row where memory allows."""
+    if not x.is_contiguous():
+        return x[place]
+    return x.flatten(0, 1).index_select(0, place[0] * x.shape[1] + place[1])
 
 
 def _spread(ids: Tensor, law: Tensor, size: int) -> Tensor:

@@ -21,11 +21,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# On the pair that ships with the package: against transformers, batches against singles, and the draft length.
+# On the pair that ships with the package: against transformers, batches against singles, and the draft length. Then
+# the verify step alone, at the vocabulary of a large model.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.batch
 	$(BIN)/python -m benchmarks.draft_length
+	$(BIN)/python -m benchmarks.verify
 
 # SmolLM2-135M-Instruct with prompt lookup against its own plain decoding. Takes most of an hour.
 bench-real: $(READY)

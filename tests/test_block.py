@@ -7,15 +7,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cactus_decoding.divergences import DIVERGENCES
 from cactus_decoding.errors import InvalidParameter
-from cactus_decoding.rules import BoundedRatio, Cactus, Lossless, Mentored
+from cactus_decoding.induced import induced_law
+from cactus_decoding.rules import (
+    BoundedRatio,
+    Cactus,
+    Cascade,
+    Ears,
+    Fly,
+    Frontier,
+    Interpolation,
+    Lossless,
+    Mentored,
+    TopK,
+    Typical,
+)  # fmt: skip
 from cactus_decoding.sampling import draw
 from cactus_decoding.verify import Verdict, verify
-from tests.test_rules import EVERY_RULE, IDS
 from tests.test_verify import FIELDS, blocks
 from tests.tiny import chi_square_p
 
 DRAWS = 200_000
+LOSSLESS = Lossless()
 ROUNDING = 1e-15  # an outcome less likely than this is 1 - w of a w that should be 1
 
 
@@ -203,7 +217,7 @@ def tensors(laws, size, m):
     return rows
 
 
-def examine(p, q, size, m, draws, seed=0, certain=False):
+def examine(p, q, size, m, draws, seed=0, certain=False, rule=LOSSLESS, block=True):
     """Independent blocks, drafted from p: (their `Verdicts`, the drafts' probabilities under q)."""
     p, q = tensors(p, size, m), tensors(q, size, m)
     u = torch.rand(3, draws, m + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -215,7 +229,7 @@ def examine(p, q, size, m, draws, seed=0, certain=False):
         q_rows.append(q[k + 1][at])
     draft = torch.stack(ids, -1)
     laws_of_draft = None if certain else torch.stack(p_rows, 1)
-    return verify(draft, laws_of_draft, torch.stack(q_rows, 1), Lossless(), u[1, :, :m], u[2], block=True)
+    return verify(draft, laws_of_draft, torch.stack(q_rows, 1), rule, u[1, :, :m], u[2], block=block)
 
 
 def texts_of(found, q, size, m, seed=1):
@@ -399,15 +413,63 @@ def test_a_good_token_lends_to_the_one_behind_it_only_what_it_was_short_of():
     assert (found.kept.item(), found.emitted.item()) == (2, 1)
 
 
-@pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
-def test_rules_that_lose_something_are_refused_by_name(rule):
+# --- a rule that is not lossless: its own law, by blocks -----------------------------------------------------------
+
+RAISED = [
+    Cactus(0.1), Cactus(0.5, "exact"), BoundedRatio(1.7), BoundedRatio(2.0, "shift"), Mentored(0.1), Frontier(2.5),
+    Interpolation(0.4), Ears(0.4), Typical(), TopK(2), Cascade("token-v3"),
+]  # fmt: skip
+
+
+def emitted_by(rule, p, q, m):
+    """The law of whole texts, as tables: what the rule emits at drafted places, and q behind them."""
+
+    def law(prefix, row):
+        if len(prefix) == m:
+            return row
+        return induced_law(*(torch.tensor(x, dtype=torch.float64) for x in (p[prefix], row)), rule).tolist()
+
+    return {prefix: law(prefix, row) for prefix, row in q.items()}
+
+
+@pytest.mark.parametrize("name", ["any", "zeros"])
+@pytest.mark.parametrize("rule", RAISED, ids=repr)
+def test_texts_have_the_joint_law_that_the_rule_emits_place_by_place(rule, name):
+    size, m = 3, 3
+    p, q = case(name, size, m)
+    h = emitted_by(rule, p, q, m)
+    found = examine(p, q, size, m, DRAWS, rule=rule)
+    joint = torch.zeros(size ** (m + 1), dtype=torch.float64)
+    for text, share in continued(h, (), 1.0, m + 1).items():
+        joint[place(text, size)] = share
+    assert chi_square_p(torch.bincount(texts_of(found, h, size, m), minlength=size ** (m + 1)), joint) > 1e-4
+    by_token = examine(p, q, size, m, DRAWS, rule=rule, block=False)
+    assert found.kept.double().mean() >= by_token.kept.double().mean() - 0.01
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RAISED if rule.between], ids=repr)
+def test_the_relaxed_share_of_the_first_place_is_its_total_variation(rule):
+    size, m = 3, 3
+    p, q = case("any", size, m)
+    found = examine(p, q, size, m, DRAWS, rule=rule)
+    share = (found.verdict[:, 0] == Verdict.RELAXED).double().mean().item()
+    law, wanted = (torch.tensor(laws[()]) for laws in (emitted_by(rule, p, q, m), q))
+    assert share == pytest.approx(DIVERGENCES["tv"].value(law, wanted).item(), abs=0.005)
+
+
+def test_lossless_blocks_relax_nothing():
+    found = examine(*case("any", 3, 3), 3, 3, 10_000)
+    assert not bool((found.verdict == Verdict.RELAXED).any())
+
+
+def test_what_has_no_law_of_its_own_is_refused():
     p, q = torch.full((1, 1, 2), 0.5), torch.full((1, 2, 2), 0.5)
-    arguments = (torch.zeros(1, 1, dtype=torch.long), p, q, rule, torch.zeros(1, 1), torch.zeros(1, 2))
-    if rule.lossless:
-        verify(*arguments, block=True)
-        return
-    with pytest.raises(InvalidParameter, match="block verification is lossless, but the rule is"):
-        verify(*arguments, block=True)
+    numbers = (torch.zeros(1, 1), torch.zeros(1, 2))
+    with pytest.raises(InvalidParameter, match="needs the law that the rule emits"):
+        verify(torch.zeros(1, 1, dtype=torch.long), p, q, Fly(), *numbers, block=True)
+    left = torch.ones(1, dtype=torch.long)
+    with pytest.raises(InvalidParameter, match="relaxed_left caps relaxed tokens in the middle"):
+        verify(torch.zeros(1, 1, dtype=torch.long), p, q, Cactus(0.5), *numbers, relaxed_left=left, block=True)
 
 
 @pytest.mark.parametrize("rule", [Cactus(0.0), BoundedRatio(1.0), Mentored(0.0)])

@@ -89,7 +89,7 @@ def test_rows_with_different_parameters_do_not_mix(data, n, m, seed):
     drafts = torch.randint(V, (n, m), generator=torch.Generator().manual_seed(seed))
     logits, keep = random_logits(seed, n, m + 1, V), [length + 1 for length in lengths]
     shapings = [shaping_of(one, len(prompt)) for one, prompt in zip(params, prompts)]
-    found = laws_of(logits, shapings, [p + r for p, r in zip(prompts, responses)], drafts, lengths, keep)
+    found = laws_of(logits, shapings, [p + r for p, r in zip(prompts, responses)], drafts, lengths, keep).dense()
     for row in range(n):
         for place in range(keep[row]):
             seen = responses[row] + drafts[row, :place].tolist()
@@ -118,7 +118,7 @@ def test_the_order_is_that_of_transformers(row, params, text):
     expected = theirs(torch.tensor([text], dtype=torch.long), logits.clone()).softmax(-1)
     shaping = shaping_of(params, len(text))
     torch.testing.assert_close(
-        laws_of(logits[None], [shaping], [text], torch.empty(1, 0, dtype=torch.long), [0], [1])[0], expected
+        laws_of(logits[None], [shaping], [text], torch.empty(1, 0, dtype=torch.long), [0], [1]).dense()[0], expected
     )
 
 

@@ -14,7 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cactus_decoding.held import DenseLaws, Laws, MixedLaws, softmax_laws
 from cactus_decoding.sampling import SamplingParams, biased, probabilities
+from cactus_decoding.sparse import sparse_laws
 
 
 class ContextualLaw(Protocol):
@@ -43,25 +45,46 @@ def laws_of(
     drafts: Tensor,
     lengths: Sequence[int],
     keep: Sequence[int],
-) -> Tensor:
+) -> Laws:
     """``[n, K, V]`` logits -> laws, row i's first ``keep[i]`` by its shaping; the others mean nothing.
+
+    The laws may read ``logits`` later on.
 
     Args:
         drafts: ``[n, m]`` drafted ids, row i's first ``lengths[i]`` of them real.
     """
-    first = shapings[0]
-    if isinstance(first, SamplingParams) and all(shaping == first for shaping in shapings):
-        return probabilities(logits, first)
-    laws = torch.zeros_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
     groups: dict[SamplingParams, list[int]] = {}
+    contextual: list[tuple[int, ContextualLaw]] = []
     for row, shaping in enumerate(shapings):
         if isinstance(shaping, SamplingParams):
             groups.setdefault(shaping, []).append(row)
         else:
-            laws[row, : keep[row]] = shaping(logits[row, : keep[row]], befores[row], drafts[row, : lengths[row]])
+            contextual.append((row, shaping))
+    parts: list[tuple[list[int], Laws]] = []
     for params, rows in groups.items():
-        laws[rows] = probabilities(logits[rows], params)
-    return laws
+        parts.append((rows, plain_laws(logits if len(rows) == len(shapings) else logits[rows], params)))
+    if contextual:
+        law = logits.new_zeros(len(contextual), *logits.shape[1:], dtype=_wide(logits))
+        for place, (row, shaping) in enumerate(contextual):
+            own = shaping(logits[row, : keep[row]], befores[row], drafts[row, : lengths[row]])
+            law[place, : keep[row]] = own
+        parts.append(([row for row, _ in contextual], DenseLaws(law)))
+    return parts[0][1] if len(parts) == 1 else MixedLaws(parts)
+
+
+def plain_laws(logits: Tensor, params: SamplingParams) -> Laws:
+    """``[n, k, V]`` logits -> `cactus_decoding.sampling.probabilities` of them, spread out only where it has to be."""
+    if params.biases:
+        logits = biased(logits.to(_wide(logits)), params)
+    if params.greedy or 0 < params.top_k < logits.shape[-1]:
+        return sparse_laws(logits, params)
+    if params.top_p == 1.0 and params.min_p == 0.0:
+        return softmax_laws(logits, params.temperature)
+    return DenseLaws(probabilities(logits, replace(params, logit_bias=())))
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)
 
 
 class Penalised:

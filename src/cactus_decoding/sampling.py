@@ -158,7 +158,11 @@ def require_sound(law: Tensor, who: str) -> None:
 
     NaN spreads over its whole row, so one entry per row is looked at. ``who`` names the model in the message.
     """
-    broken = law[..., 0].isnan()
+    require_unbroken(law[..., 0].isnan(), who)
+
+
+def require_unbroken(broken: Tensor, who: str) -> None:
+    """Raise `BrokenLogits` if any of these rows is marked: of bool, of any shape."""
     if bool(broken.any()):
         raise BrokenLogits(
             f"the {who} returned NaN or infinite logits (or a row that is all -inf) in row "
@@ -173,7 +177,30 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     The index is the first whose cumulative weight exceeds ``u`` times the total, so an index of weight 0 is not
     returned where cumulative sums never fall, as on a CPU. ``u`` lies in [0, 1 - 2^-52], as `uniforms` makes it:
     closer to 1 its product with the total could round up to the total, which no cumulative weight exceeds.
+
+    Long rows are searched block by block first, then within one block; the index is the same up to rounding.
     """
+    size = weights.shape[-1]
+    if size < _LONG:
+        return _inverted(weights, u)
+    blocks = size // _BLOCK
+    sums = weights[:, : blocks * _BLOCK].reshape(len(weights), blocks, _BLOCK).sum(-1)
+    if blocks * _BLOCK < size:
+        sums = torch.cat([sums, weights[:, blocks * _BLOCK :].sum(-1, keepdim=True)], dim=-1)
+    block = _inverted(sums, u)
+    cumulative = sums.cumsum(-1, dtype=torch.float64)
+    end = cumulative.gather(-1, block.unsqueeze(-1)).squeeze(-1)
+    begin = torch.where(block > 0, cumulative.gather(-1, (block - 1).clamp_min(0).unsqueeze(-1)).squeeze(-1), 0.0)
+    share = ((u * cumulative[:, -1] - begin) / (end - begin)).clamp(0.0, 1.0 - 2.0**-52)
+    index = block.unsqueeze(-1) * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    within = weights.gather(-1, index.clamp_max(size - 1)).masked_fill_(index >= size, 0.0)
+    return (block * _BLOCK + _inverted(within, share)).clamp_max(size - 1)
+
+
+_LONG, _BLOCK = 4096, 128
+
+
+def _inverted(weights: Tensor, u: Tensor) -> Tensor:
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     level = u.unsqueeze(-1) * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, level, right=True).squeeze(-1)

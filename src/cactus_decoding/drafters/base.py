@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from cactus_decoding.held import Laws
 from cactus_decoding.laws import Shaping
 
 
@@ -17,8 +18,8 @@ class Proposal:
 
     ids: Tensor
     lengths: tuple[int, ...]
-    p: Tensor | None
-    """``[n, k, V]``, or None: each was certain."""
+    p: Laws | Tensor | None
+    """``[n, k, V]`` probabilities, or laws held otherwise; None: each was certain."""
 
 
 class DraftRows(Protocol):

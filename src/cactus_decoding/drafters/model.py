@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.drafters.base import Proposal
+from cactus_decoding.held import Laws, drawn_first, stacked
 from cactus_decoding.laws import Shaping, laws_of
 from cactus_decoding.models.base import Model, Rows, Vocabulary
 from cactus_decoding.models.feeding import feed_pending, padded
-from cactus_decoding.sampling import draw
 
 
 class ModelDrafter:
@@ -60,15 +60,15 @@ class ModelDraftRows:
         u = u.to(device)
         feed, fed = padded(pendings, device), [len(pending) for pending in pendings]
         ids = torch.zeros(n, most, dtype=torch.long, device=device)
-        laws: list[Tensor] = []
+        laws: list[Laws] = []
         for place in range(most):
             drafting = [int(place < count) for count in counts]  # no row is fed beyond what it may hold
             logits = self._rows.extend(feed, fed if place == 0 else drafting, drafting)
-            law = laws_of(logits, self._shapings, settled, ids, [place] * n, drafting)[:, 0]
-            ids[:, place] = draw(law, u[:, place])
+            law = laws_of(logits, self._shapings, settled, ids, [place] * n, drafting)
+            law, ids[:, place] = drawn_first(law, u[:, place])
             laws.append(law)
             feed = ids[:, place : place + 1].clamp_max(self._model.rows - 1)  # a row that is done may hold any id
-        return Proposal(ids, tuple(counts), torch.stack(laws, dim=1))
+        return Proposal(ids, tuple(counts), stacked(laws))
 
     def _able(self, settled: Sequence[int], pending: Sequence[int], count: int) -> int:
         """How many it can draft: none if the text is full or has a token it does not know."""

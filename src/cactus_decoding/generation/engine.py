@@ -23,6 +23,7 @@ from cactus_decoding.generation.audit import audit_places
 from cactus_decoding.generation.drafting import AcceptanceHistory, StepCosts, choose_m
 from cactus_decoding.generation.events import Event, ListedVerdicts, Top, event_of, listed
 from cactus_decoding.generation.stops import Stops
+from cactus_decoding.held import Laws, held
 from cactus_decoding.laws import Shaping, laws_of
 from cactus_decoding.models.base import Model
 from cactus_decoding.models.feeding import feed_pending, padded
@@ -203,7 +204,7 @@ class Batch:
             return Proposal(torch.empty(n, 0, dtype=torch.long, device=self._device), (0,) * n, None)
         u = torch.stack([d.random.at(d.position, most)[Purpose.DRAFT] for d in self.decodings])
         proposal = self._drafter.propose([d.settled for d in self.decodings], counts, u)
-        p = None if proposal.p is None else proposal.p.to(self._device)
+        p = None if proposal.p is None else held(proposal.p).to(self._device)
         return Proposal(proposal.ids.to(self._device), proposal.lengths, p)
 
     @torch.inference_mode()
@@ -216,7 +217,7 @@ class Batch:
         for row, verdicts, place in self._verify(proposal, q, numbers):
             self._settle(row, verdicts, place, proposal, q, tops[row])
 
-    def _score(self, proposal: Proposal) -> Tensor:
+    def _score(self, proposal: Proposal) -> Laws:
         """The verifier's laws ``[n, k + 1, V]`` at the drafted positions and the one behind them."""
         befores = [decoding.settled for decoding in self.decodings]
         unseen = [ids[held:] for ids, held in zip(befores, self._verifier.lengths)]
@@ -228,7 +229,7 @@ class Batch:
         return laws_of(logits, shapings, befores, proposal.ids, proposal.lengths, keep)
 
     def _verify(
-        self, proposal: Proposal, q: Tensor, numbers: Tensor
+        self, proposal: Proposal, q: Laws, numbers: Tensor
     ) -> list[tuple[int, ListedVerdicts | BrokenLogits, int]]:
         """(row, verdicts, place in them) of every row, a call per rule; a row with broken laws gets its error."""
         groups: dict[tuple[Rule, bool], list[int]] = {}
@@ -243,20 +244,20 @@ class Batch:
                 found += [(row, self._verify_alone(proposal, q, numbers, row), 0) for row in rows]
         return found
 
-    def _verify_alone(self, proposal: Proposal, q: Tensor, numbers: Tensor, row: int) -> ListedVerdicts | BrokenLogits:
+    def _verify_alone(self, proposal: Proposal, q: Laws, numbers: Tensor, row: int) -> ListedVerdicts | BrokenLogits:
         try:
             return self._verify_rows(proposal, q, numbers, [row])
         except BrokenLogits as error:
             return BrokenLogits(f"behind token {self.decodings[row].position} of the response, {error}")
 
-    def _verify_rows(self, proposal: Proposal, q: Tensor, numbers: Tensor, rows: list[int]) -> ListedVerdicts:
+    def _verify_rows(self, proposal: Proposal, q: Laws, numbers: Tensor, rows: list[int]) -> ListedVerdicts:
         """Of rows with the same rule."""
         job = self.decodings[rows[0]].job
         k = max(proposal.lengths[row] for row in rows)
-        everything = len(rows) == len(self.decodings)
+        chosen = None if len(rows) == len(self.decodings) else rows
 
         def those(x: Tensor) -> Tensor:
-            return x if everything else x[rows]
+            return x if chosen is None else x[chosen]
 
         budgets = [self.decodings[row].relaxed_left for row in rows]
         limited = any(budget is not None for budget in budgets)
@@ -264,8 +265,8 @@ class Batch:
         return listed(
             verify(
                 draft=those(proposal.ids)[:, :k],
-                p=None if proposal.p is None else those(proposal.p)[:, :k],
-                q=those(q)[:, : k + 1],
+                p=None if proposal.p is None else held(proposal.p).part(chosen, k),
+                q=q.part(chosen, k + 1),
                 rule=job.rule,
                 block=job.block,
                 u=those(numbers[Purpose.ACCEPT])[:, :k],
@@ -276,7 +277,7 @@ class Batch:
         )
 
     def _settle(
-        self, row: int, verdicts: ListedVerdicts | BrokenLogits, place: int, proposal: Proposal, q: Tensor, top: Top
+        self, row: int, verdicts: ListedVerdicts | BrokenLogits, place: int, proposal: Proposal, q: Laws, top: Top
     ) -> None:
         decoding = self.decodings[row]
         if isinstance(verdicts, BrokenLogits):
@@ -296,21 +297,22 @@ class Batch:
         if self._drafter is not None:
             self._drafter.accept(row, before + kept)
 
-    def _tops(self, q: Tensor) -> list[Top]:
+    def _tops(self, q: Laws) -> list[Top]:
         """For each row that wants them, the likeliest (id, q) at every position."""
         return [
-            _likeliest(q[row], decoding.job.logprobs) if decoding.job.logprobs else ()
+            _likeliest(q.part([row], q.shape[1]).dense()[0], decoding.job.logprobs) if decoding.job.logprobs else ()
             for row, decoding in enumerate(self.decodings)
         ]
 
 
 def _examined(
-    row: int, codes: Sequence[int], proposal: Proposal, q: Tensor
+    row: int, codes: Sequence[int], proposal: Proposal, q: Laws
 ) -> tuple[Tensor | None, Tensor, Tensor, list[Verdict]]:
     """Of the places of a row, those that were examined and that the response took: p and q there, ids and verdicts."""
     verdicts = [Verdict(code) for code in codes if code in (Verdict.KEPT, Verdict.RELAXED, Verdict.REFUSED)]
     k = len(verdicts)
-    return None if proposal.p is None else proposal.p[row, :k], q[row, :k], proposal.ids[row, :k], verdicts
+    p = None if proposal.p is None else held(proposal.p).part([row], k).dense()[0]
+    return p, q.part([row], k).dense()[0], proposal.ids[row, :k], verdicts
 
 
 def _likeliest(q: Tensor, count: int) -> Top:

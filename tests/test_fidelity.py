@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cactus_decoding.divergences import DIVERGENCES
@@ -15,6 +15,7 @@ from tests.tiny import laws
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@settings(max_examples=25)
 @given(pair=laws(most=30))
 def test_induced_law_equals_its_definition(rule, pair):
     p, q = pair
@@ -27,6 +28,7 @@ BETWEEN = pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if rule.b
 
 
 @BETWEEN
+@settings(max_examples=25)
 @given(pair=laws(most=30))
 def test_the_exchange_rate_acceptance_is_that_of_sps_plus_tv(rule, pair):
     p, q = pair
@@ -35,6 +37,7 @@ def test_the_exchange_rate_acceptance_is_that_of_sps_plus_tv(rule, pair):
 
 
 @BETWEEN
+@settings(max_examples=25)
 @given(pair=laws())
 def test_the_emitted_law_lies_between_p_and_q(rule, pair):
     p, q = pair

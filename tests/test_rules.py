@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cactus_decoding.divergences import DIVERGENCES
@@ -32,28 +32,26 @@ from tests.tiny import laws, random_laws
 
 EVERY_RULE = [
     Lossless(),
-    Cactus(0.0),
     Cactus(0.1),
     Cactus(1.0),
     Cactus(0.5, solver="exact"),
-    *(Cactus(0.3, solver=solver, divergence=name) for name in DIVERGENCES for solver in ("second_order", "exact")),
-    BoundedRatio(1.0),
+    Cactus(0.3, divergence="tv"),
+    Cactus(0.3, solver="exact", divergence="reverse-kl"),
+    Cactus(0.5, max_ratio=2.0),
     BoundedRatio(1.7),
     BoundedRatio(4.0, recovery="shift"),
-    Cactus(0.5, max_ratio=2.0),
-    *(Mentored(0.2, name) for name in ("kl", "reverse-kl", "tv")),
+    Mentored(0.2),
+    Mentored(0.1, "kl"),
     Frontier(3.0),
     Typical(),
     Typical(0.3, 0.9, "sample"),
     *(Cascade(deferral) for deferral in get_args(Deferral)),
-    Cascade("diff", -1.0),
     TopK(2),
     TopK(3, "reference"),
     Interpolation(),
     Interpolation(1.0),
     Ears(),
     Fuzzy(),
-    Fuzzy(0.1, "kl"),
 ]
 IDS = [repr(rule) for rule in EVERY_RULE]
 LOSSLESS = [
@@ -75,6 +73,7 @@ def test_theorem_1_any_fixed_target_is_emitted_exactly(pair):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@settings(max_examples=25)
 @given(pair=laws())
 def test_targets_never_bring_back_what_a_filter_removed_and_keep_what_lossless_keeps_where_they_say_so(rule, pair):
     p, q = pair
@@ -86,6 +85,7 @@ def test_targets_never_bring_back_what_a_filter_removed_and_keep_what_lossless_k
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@settings(max_examples=25)
 @given(data=st.data())
 def test_recovery_has_positive_mass_on_tokens_of_positive_q(rule, dtype, data):
     """A refusal always leaves something to draw, never NaN and never a token the verifier excludes."""
@@ -106,6 +106,7 @@ def test_recovery_has_positive_mass_on_tokens_of_positive_q(rule, dtype, data):
 
 
 @pytest.mark.parametrize("lossless", LOSSLESS, ids=map(repr, LOSSLESS))
+@settings(max_examples=25)
 @given(pair=laws())
 def test_limits_are_lossless(lossless, pair):
     p, q = pair

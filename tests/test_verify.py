@@ -117,6 +117,7 @@ def test_a_batch_equals_its_rows_one_by_one(rule, block):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@settings(max_examples=25)
 @given(block=blocks())
 def test_verdicts_account_for_every_drafted_token(rule, block):
     draft, p, q, u, u_emit, lengths = block
@@ -150,6 +151,7 @@ def target_at(rule, p, q, n, x):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=IDS)
+@settings(max_examples=25)
 @given(block=blocks())
 def test_the_emitted_token_carries_its_q_and_its_h(rule, block):
     draft, p, q, u, u_emit, lengths = block

@@ -58,12 +58,13 @@ class BoundedRatio(Rule):
 def solve_beta(p: Tensor, q: Tensor, alpha: float) -> Tensor:
     """``beta`` in [0, 1] with ``sum (beta q - p)_+ = sum (p - alpha q)_+``: rows ``[..., V] -> [...]``.
 
-    1, which does as well as any, where nothing can be refused. The left side is convex and piecewise linear, so
-    Newton's method from 1 comes down on the root and is there after a few pieces; each step is one pass over the row,
-    where `cactus_decoding.rules.clipping` sorts it.
+    The left side is convex and piecewise linear, so Newton's method from 1 comes down on the root and is there after a
+    few pieces; each step is one pass over the row, where `cactus_decoding.rules.clipping` sorts it. Where nothing can
+    be refused it is the least p / q, which raises nothing.
     """
     excess = (p - alpha * q).clamp_min(0.0).sum(-1)
-    beta = torch.ones_like(excess)
+    least = torch.where(q > 0.0, p / q, 1.0).amin(-1)
+    beta = torch.where(excess > 0.0, 1.0, least.clamp_max(1.0))
     for _ in range(_STEPS):
         below = beta.unsqueeze(-1) * q > p
         sum_p, sum_q = (torch.where(below, x, 0.0).sum(-1) for x in (p, q))

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from cactus_decoding.divergences import Divergence
 
-_PARTS = 64  # an interval is searched in, at once
-_STEPS = 9  # so many times: 54 bits, as many as float64 has
+_STEPS = 64  # a bound only: about a dozen are taken
+_TOLERANCE = 1e-14  # of ln alpha
+_SLACK = 1e-14  # of the budget, relative
 
 
 class Clipping:
@@ -81,16 +82,28 @@ class Clipping:
 
 
 def _largest(value: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, bound: float) -> Tensor:
-    """The largest x of each row in [low, high], ``[..., 1]``, with ``value(x) <= bound``, value rising; else low.
+    """The largest x of each row in [low, high], ``[..., 1]``, with ``value(x) <= bound``, value rising; at least low.
 
-    The bounds are positive, and searched by ratio: p / q may reach any height.
+    Regula falsi with the Illinois rule in ln x, since p / q may reach any height; bisection where a value is infinite.
     """
-    places = torch.linspace(0.0, 1.0, _PARTS + 1, dtype=low.dtype, device=low.device)
+    a, b = low.log(), high.log()
+    below, above = value(low) - bound, value(high) - bound
+    a = torch.where(above <= 0.0, b, a)
+    side = torch.zeros_like(a)  # which end moved last
     for _ in range(_STEPS):
-        tried = low * (high / low) ** places
-        fitting = (value(tried) <= bound).cumprod(-1).sum(-1, keepdim=True)
-        low, high = tried.gather(-1, (fitting - 1).clamp_min(0)), tried.gather(-1, fitting.clamp_max(_PARTS))
-    return low
+        if bool((b - a <= _TOLERANCE).all()):
+            break
+        chord = a - below * (b - a) / (above - below)
+        x = torch.where((chord > a) & (chord < b), chord, 0.5 * (a + b))
+        found = value(x.exp()) - bound
+        fits = found <= 0.0
+        # an end that stays put twice counts half, or it would never come nearer
+        above = torch.where(fits, torch.where(side < 0.0, 0.5 * above, above), found)
+        below = torch.where(fits, found, torch.where(side > 0.0, 0.5 * below, below))
+        near = found.abs() <= _SLACK * bound
+        a, b = torch.where(fits | near, x, a), torch.where(fits & ~near, b, x)
+        side = torch.where(fits, -1.0, 1.0)
+    return a.exp()
 
 
 def _weighed(term: Tensor, mass: Tensor) -> Tensor:

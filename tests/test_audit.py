@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def require_audit(out, rule, every=1, **laws):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_every_place_has_the_figures_of_its_laws(pair, rule):
-    out = pair.generate(PROMPT, rule=rule, m=4, max_new_tokens=40, seed=2, audit=1)
+    out = pair.generate(PROMPT, rule=rule, m=4, max_new_tokens=16, seed=2, audit=1)
     assert require_audit(out, rule) == out.stats.examined > 0
     assert (out.stats.audit.calls, out.stats.audit.audited) == (out.stats.verifier_calls,) * 2
     assert out.stats.audit.tokens == out.stats.tokens
@@ -114,7 +115,7 @@ def test_certain_drafts_are_audited_as_point_masses():
 @pytest.mark.parametrize("every", [1, 2])
 def test_an_audit_changes_no_text(rule, every):
     pair = mock_pair()  # one that writes letters
-    options = {"rule": rule, "m": 4, "max_new_tokens": 30, "seed": 6}
+    options = {"rule": rule, "m": 4, "max_new_tokens": 20, "seed": 6}
     plain, audited = pair.generate("abc", **options), pair.generate("abc", **options, audit=every)
     assert (plain.text, plain.ids) == (audited.text, audited.ids)
     assert plain.stats.audit is None
@@ -156,8 +157,8 @@ def test_at_the_cap_the_last_call_may_have_nothing_to_examine(pair):
 def test_behind_the_spent_budget_the_law_is_the_verifiers(pair, budget):
     rule = Cactus(1.0)
     relaxed = spent_inside_a_block = 0
-    for seed in range(4):
-        out = pair.generate(PROMPT, rule=rule, m=5, max_new_tokens=40, seed=seed, max_relaxed=budget, audit=1)
+    for seed in range(3):
+        out = pair.generate(PROMPT, rule=rule, m=5, max_new_tokens=30, seed=seed, max_relaxed=budget, audit=1)
         left = budget
         for event in out.events:
             begun_with = left
@@ -169,7 +170,7 @@ def test_behind_the_spent_budget_the_law_is_the_verifiers(pair, budget):
                 spent_inside_a_block += left == 0 < begun_with
                 left -= event.verdicts[place] is Verdict.RELAXED
         relaxed += budget - left
-    assert relaxed == 4 * budget
+    assert relaxed == 3 * budget
     assert budget == 0 or spent_inside_a_block > 0
 
 
@@ -208,13 +209,13 @@ def test_where_all_calls_are_audited_the_interval_is_a_point(pair):
 
 
 def test_an_interval_from_half_the_calls_mostly_holds_the_total(pair):
-    options = {"rule": Cactus(0.5), "m": 2, "max_new_tokens": 60, "seed": 0}
-    whole, half = (pair.generate([PROMPT] * 50, **options, audit=every) for every in (1, 2))
+    options = {"rule": Cactus(0.5), "m": 2, "max_new_tokens": 45, "seed": 0}
+    whole, half = (pair.generate([PROMPT] * 20, **options, audit=every) for every in (1, 2))
     held = 0
     for all_calls, some in zip(whole, half):
         assert [event.audit for event in some.events[::2]] == [event.audit for event in all_calls.events[::2]]
         held += some.stats.audit.total_kl_low <= all_calls.stats.audit.total_kl <= some.stats.audit.total_kl_high
-    assert held >= 42  # of 50; 47.5 are expected
+    assert held >= 16  # of 20; 19 are expected
     totals = [sum(out.stats.audit.total_kl for out in outs) for outs in (whole, half)]
     assert totals[1] == pytest.approx(totals[0], rel=0.1)
 
@@ -230,7 +231,7 @@ def test_intervals_of_random_samples_of_calls_hold_the_total(pair):
         chosen = set(torch.randperm(len(events), generator=generator)[: len(events) // 3].tolist())
         audit = audit_of([event if i in chosen else replace(event, audit=None) for i, event in enumerate(events)])
         held += audit.total_kl_low <= total <= audit.total_kl_high
-    assert 0.90 < held / 300 < 0.99
+    assert 0.85 < held / 300 < 0.99  # of 95% in the long run; calls are few here and not normal
 
 
 def test_no_audit_without_audited_calls(pair):
@@ -278,28 +279,28 @@ def texts_of(rule, length):
 
 
 def test_the_mean_total_is_the_expected_sum_and_bounds_the_divergence_of_texts():
-    rule, length = BoundedRatio(3.0), 4
+    rule, length = Cactus(0.5), 5
     texts, expected = texts_of(rule, length)
     assert sum(texts.values()) == pytest.approx(1.0)
     divergence = 0.0
     for text, chance in texts.items():
-        verifiers = math.prod(float(SMALL_VERIFIER[a, b]) for a, b in zip(text, text[1:]))
+        verifiers = math.prod(float(SMALL_VERIFIER[a, b]) for a, b in pairwise(text))
         divergence += chance * math.log(chance / verifiers)
-    assert 0.0 < divergence <= expected
+    assert 0.5 * expected < divergence < expected  # a text does not tell where its blocks began
     pair = mock_pair(SMALL_VERIFIER, SMALL_DRAFTER)
-    outs = pair.generate([[0]] * 600, rule=rule, m=1, max_new_tokens=length, seed=1, audit=1)
+    outs = pair.generate([[0]] * 200, rule=rule, m=1, max_new_tokens=length, seed=1, audit=1)
     totals = torch.tensor([out.stats.audit.total_kl for out in outs], dtype=torch.float64)
     assert abs(float(totals.mean()) - expected) < 4 * float(totals.std()) / math.sqrt(len(totals))
 
 
 def test_relaxed_share_estimates_what_the_audit_measures(pair):
-    outs = pair.generate([PROMPT] * 20, rule=Cactus(0.3), m=4, max_new_tokens=60, seed=0, audit=1)
+    outs = pair.generate([PROMPT] * 16, rule=Cactus(0.3), m=4, max_new_tokens=60, seed=0, audit=1)
     require_agreement(outs)
 
 
 def test_whole_blocks_with_a_relaxing_rule(pair):
     rule = Cactus(0.3)
-    outs = pair.generate([PROMPT] * 20, rule=rule, m=4, max_new_tokens=60, seed=0, audit=1, block=True)
+    outs = pair.generate([PROMPT] * 16, rule=rule, m=4, max_new_tokens=60, seed=0, audit=1, block=True)
     assert all(require_audit(out, rule) for out in outs[:3])
     require_agreement(outs)
 
@@ -316,7 +317,7 @@ def require_agreement(outs):
 
 
 def test_acceptance_of_the_audit_is_the_rules(pair):
-    outs = pair.generate([PROMPT] * 20, rule=BoundedRatio(1.5), m=3, max_new_tokens=40, seed=0, audit=1)
+    outs = pair.generate([PROMPT] * 12, rule=BoundedRatio(1.5), m=3, max_new_tokens=40, seed=0, audit=1)
     figures = [each for out in outs for event in out.events for each in event.audit]
     accepted, examined = (sum(getattr(out.stats, name) for out in outs) for name in ("accepted", "examined"))
     mean = sum(each.acceptance for each in figures) / examined

@@ -25,7 +25,13 @@ def test_generate_json_is_one_document_and_nothing_else(cactus_command):
     status, out, err = cactus_command("generate", QUESTION, "--json", "--seed", "3", "--delta", "0.5", "-m", "4")
     document = json.loads(out)
     assert (status, err) == (0, "")
-    assert document["rule"] == {"name": "cactus", "delta": 0.5, "solver": "second_order", "divergence": "kl"}
+    assert document["rule"] == {
+        "name": "cactus",
+        "delta": 0.5,
+        "solver": "second_order",
+        "divergence": "kl",
+        "max_ratio": None,
+    }
     assert document["stats"]["tokens"] == len(document["ids"])
     verdicts = [verdict for event in document["events"] for verdict in event["verdicts"]]
     assert len(verdicts) == document["stats"]["drafted"]
@@ -175,7 +181,8 @@ def test_rules_lists_what_each_guarantees(cactus_command):
         assert rule.guarantee in out
         assert rule.source in out
     document = json.loads(cactus_command("rules", "--json")[1])
-    assert document["cactus"]["settings"] == {"delta": 0.25, "solver": "second_order", "divergence": "kl"}
+    settings = {"delta": 0.25, "solver": "second_order", "divergence": "kl", "max_ratio": None}
+    assert document["cactus"]["settings"] == settings
 
 
 def test_demo_compares_four_ways_and_shows_one_solution(cactus_command):

@@ -98,7 +98,7 @@ def test_the_tradeoff_of_synthetic_positions_is_that_of_the_theory():
         "synthetic",
         lambda done, parts: told.append((done, parts)),
     )
-    assert told == [(done, 96) for done in range(1, 97)]
+    assert told == [(done, 160) for done in range(1, 161)]
     assert (found.positions, found.source, list(found.lines)) == (
         300,
         "synthetic",
@@ -118,7 +118,7 @@ def test_a_rule_is_turned_along_its_dial_with_its_other_settings():
     typical = line_of(Typical()).rules
     assert all(rule.a == math.sqrt(epsilon) == math.sqrt(rule.epsilon) for epsilon, rule in typical)
     for rule in (Lossless(), Fly()):
-        with pytest.raises(InvalidParameter, match="no place on the frontier"):
+        with pytest.raises(InvalidParameter, match="cannot be set by measurement"):
             line_of(rule)
 
 
@@ -195,7 +195,7 @@ def test_the_command_in_json_draws_nothing(cactus_command, tmp_path):
     assert [line["delta"] for line in document["gamma"]] == [0.5]
     assert document["overshoot"][0]["worst"] == pytest.approx(math.log(2) - 0.5)
     assert [law["rule"] for law in document["position"]["laws"]] == ["cactus:delta=0.5"]
-    assert len(document["frontier"]["lines"]["cactus"]) == 24
+    assert len(document["frontier"]["lines"]["cactus"]) == 40
     assert set(document["frontier"]["lines"]["cactus"][0]) == {"setting", "kl", "acceptance"}
 
 
@@ -206,7 +206,7 @@ def test_the_command_in_json_draws_nothing(cactus_command, tmp_path):
         (["gamma", "--delta", "-1"], "delta is -1.0"),
         (["overshoot", "--delta", "nan"], "delta is nan"),
         (["position", "--rule", "magic"], "rule is 'magic'"),
-        (["frontier", "--rule", "fly"], "no place on the frontier"),
+        (["frontier", "--rule", "fly"], "cannot be set by measurement"),
     ],
 )
 def test_errors_are_one_message_and_status_2(cactus_command, words, message, tmp_path):

@@ -12,7 +12,7 @@ from cactus_decoding.errors import BatchFailed, InvalidParameter, InvalidPrompt
 from cactus_decoding.generation.events import Mark
 from cactus_decoding.generation.loading import load_pair
 from cactus_decoding.generation.request import Request
-from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+from cactus_decoding.rules import BoundedRatio, Cactus, Fly, Lossless
 from cactus_decoding.sampling import SamplingParams, probabilities
 from cactus_decoding.verify import Verdict
 from tests.test_verify import target_at
@@ -380,6 +380,11 @@ def test_a_bad_request_in_a_list_is_refused_before_anything_runs(tiny_pair, monk
         ({"max_relaxed": math.nan}, "max_relaxed is nan"),
         ({"max_relaxed": True}, "max_relaxed is True"),
         ({"max_relaxed": "many"}, "max_relaxed is 'many'"),
+        ({"max_relaxed": 3, "block": True, "rule": Cactus(0.5)}, "max_relaxed is 3, which can run out in the middle"),
+        ({"block": True, "rule": Fly()}, "block verification needs the law that the rule emits"),
+        ({"block": 1}, "block is 1, but must be True or False"),
+        ({"audit": 1, "rule": Fly()}, "audit is 1, but Fly"),
+        ({"audit": -1}, "audit is -1"),
         ({"logprobs": -1}, "logprobs is -1, but must be a whole number, from 0 to 100"),
         ({"logprobs": 101}, "logprobs is 101"),
         ({"logprobs": True}, "logprobs is True"),

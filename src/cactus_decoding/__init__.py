@@ -24,7 +24,23 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.request import Request
     from cactus_decoding.generation.session import Session, Stream
     from cactus_decoding.integrations import transformers as hf
-    from cactus_decoding.rules import RULES, BoundedRatio, Cactus, Lossless, Rule
+    from cactus_decoding.rules import (
+        RULES,
+        BoundedRatio,
+        Cactus,
+        Cascade,
+        Ears,
+        Fly,
+        Frontier,
+        Fuzzy,
+        Interpolation,
+        Lossless,
+        Mentored,
+        Rule,
+        TopK,
+        Typical,
+        parse_rule,
+    )  # fmt: skip
     from cactus_decoding.sampling import SamplingParams
 
 _HOMES = {
@@ -38,8 +54,18 @@ _HOMES = {
     "RULES": "rules",
     "BoundedRatio": "rules",
     "Cactus": "rules",
+    "Cascade": "rules",
+    "Ears": "rules",
+    "Fly": "rules",
+    "Frontier": "rules",
+    "Fuzzy": "rules",
+    "Interpolation": "rules",
     "Lossless": "rules",
+    "Mentored": "rules",
     "Rule": "rules",
+    "TopK": "rules",
+    "Typical": "rules",
+    "parse_rule": "rules",
     "SamplingParams": "sampling",
 }
 
@@ -48,7 +74,14 @@ __all__ = [
     "BoundedRatio",
     "Cactus",
     "CactusError",
+    "Cascade",
+    "Ears",
+    "Fly",
+    "Frontier",
+    "Fuzzy",
+    "Interpolation",
     "Lossless",
+    "Mentored",
     "Output",
     "Pair",
     "Request",
@@ -56,8 +89,11 @@ __all__ = [
     "SamplingParams",
     "Session",
     "Stream",
+    "TopK",
+    "Typical",
     "hf",
     "load_pair",
+    "parse_rule",
 ]
 
 

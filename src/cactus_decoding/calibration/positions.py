@@ -16,6 +16,7 @@ LIMIT = 3 * 2**29  # bytes, of all positions together
 _WIDTH = 0.02  # of such a bin, in ln(p / q)
 _BINS = 1000  # on either side of p = q; farther ones share the last
 _CHUNK = 2**17  # entries that are measured at a time: what a core's cache holds
+_LEAST = 16  # entries of a position, however little room there is
 _ENTRY = 8  # bytes: p and q in float32
 
 
@@ -26,7 +27,8 @@ class Positions:
     are the same within 2%: every divergence, and every rule that compares multiples of p and q, treats such tokens
     alike, so acceptance, KL and total variation change in the fourth digit at most. (Chi-square, which hangs on the
     rarest tokens, and the entropy that typical acceptance asks for, change in the second.) Where a position has more
-    than its share of ``limit``, TAIL is raised for it. The largest share of a law that was put together is `merged`.
+    than its share of ``limit``, more of it is put together, in wider bins if need be. The largest share of a law that
+    was put together is `merged`.
 
     Args:
         expected: about how many positions will come.
@@ -34,7 +36,7 @@ class Positions:
     """
 
     def __init__(self, expected: int, limit: int = LIMIT) -> None:
-        self._share = max(limit // (_ENTRY * max(expected, 1)), 16)
+        self._share = max(limit // (_ENTRY * max(expected, 1)), _LEAST)
         self._rows: list[Tensor] = []
         self.groups: list[int] = []
         """For each position, the prompt it belongs to."""
@@ -56,17 +58,20 @@ class Positions:
 
     def _compact(self, pair: Tensor) -> Tensor:
         """``[2, V] -> [2, K]``."""
+        pair = pair[:, pair.amax(0) > 0.0]
         likeliest = pair.amax(0)
-        tail = TAIL
-        if int((likeliest >= tail).sum()) > self._share:
-            tail = max(tail, float(likeliest.topk(self._share).values[-1]))
-        kept, rest = pair[:, likeliest >= tail], pair[:, (likeliest < tail) & (likeliest > 0.0)]
+        single = likeliest >= TAIL
+        bins = min(_BINS, self._share // 8)  # on either side
+        if int(single.sum()) + min(pair.shape[1] - int(single.sum()), 2 * bins + 1) > self._share:
+            single = torch.zeros_like(single).index_fill_(0, likeliest.topk(self._share - 2 * bins - 1).indices, True)
+        rest = pair[:, ~single]
         if rest.shape[1] == 0:
-            return kept.contiguous()
+            return pair.contiguous()
         self.merged = max(self.merged, float(rest.sum(-1).max()))
-        bins = ((rest[0] / rest[1]).log() / _WIDTH).round().clamp(-_BINS, _BINS).long() + _BINS
-        sums = torch.zeros(2, 2 * _BINS + 1).index_add_(1, bins, rest)
-        return torch.cat([kept, sums[:, sums.amax(0) > 0.0]], dim=1)
+        width = _WIDTH * _BINS / bins
+        place = ((rest[0] / rest[1]).log() / width).round().clamp(-bins, bins).long() + bins
+        sums = torch.zeros(2, 2 * bins + 1).index_add_(1, place, rest)
+        return torch.cat([pair[:, single], sums[:, sums.amax(0) > 0.0]], dim=1)
 
     def measure(self, rule: Rule, figures: Sequence[str] = FIGURES, every: int = 1) -> Tensor:
         """``[N, len(figures)]`` in float64: `Fidelity` of the rule at each position, or at each ``every``-th."""

@@ -75,6 +75,7 @@ def calibrate(
     from cactus_decoding.calibration import calibrate as search
     from cactus_decoding.cli.loading import load
     from cactus_decoding.rules import parse_rule
+    from cactus_decoding.rules.dials import dial_of
     from cactus_decoding.sampling import SamplingParams
 
     target = _target(kl, tv, accept)
@@ -83,6 +84,8 @@ def calibrate(
 
         require_matplotlib()  # before anything takes its time
     rules = [parse_rule(spec) for spec in rule or _RULES]
+    for each in rules:
+        dial_of(each)  # refuses what cannot be set, before anything takes its time
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     texts = prompts_for(model, prompt, prompts, _PROBLEMS)
     pair = load(model, draft, dtype, device, threads)
@@ -198,7 +201,7 @@ def _show(calibration: Calibration, costs: StepCosts, m: int) -> None:
     out.print(table)
     out.print(LEGEND.format(m=m), markup=False)
     if any(not setting.reached for setting in calibration.settings):
-        out.print("(nearest): this rule does not get to the target at any setting.")
+        out.print("(nearest): no setting of this rule was found within 1% of the target.")
 
 
 def _bare(numbers: str) -> str:

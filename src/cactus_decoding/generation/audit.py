@@ -1,8 +1,9 @@
 """The exact meter: what a response's tokens really strayed from the verifier, in nats, call by call.
 
 Given what stands before it, every emitted token follows a known law: the induced law of its position where a drafted
-token was examined, q where none was left to examine. By the chain rule the divergence of a whole response from the
-verifier's is the expected sum of theirs, so the sum over one response's positions estimates it without bias.
+token was examined, q where none was left to examine. By the chain rule the expected sum of their divergences is that of
+a whole response, told which of its tokens were examined, from the verifier's; of the text alone, which does not tell,
+it is an upper bound. The sum over one response's positions estimates it without bias.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Options(TypedDict, total=False):
     chat: whether a text is wrapped in the tokenizer's chat template; by default, if there is one.
     max_relaxed: the most relaxed tokens of this response, a whole number, or a share (a float below 1) of
         max_new_tokens. Once they are spent the rule is lossless to the end.
-    block: verify whole blocks: keeps more per call at exactly the verifier's law, and reads more. For the lossless
-        rule only.
+    block: verify whole blocks: keeps more per call at the same law, the verifier's or the rule's, and reads whole
+        rows. Not with max_relaxed, unless the rule is lossless.
     audit: measure every audit-th verifier call exactly: `Statistics.audit` then tells the KL of the emitted law
         from the verifier's. 0, the default, is off; 1 is all.
     logprobs: how many of the likeliest tokens to list beside each emitted one.
@@ -130,6 +130,11 @@ def decoding_of(
 def _require_fitting(job: Job, certain: bool) -> None:
     """Refuse what this rule cannot do."""
     require_fitting(job.rule, certain and job.m != 0, job.block)
+    if job.block and job.max_relaxed is not None and not job.rule.lossless:
+        raise InvalidParameter(
+            f"max_relaxed is {job.max_relaxed}, which can run out in the middle of a block, but {job.rule} is to decide "
+            "whole ones. Leave block or max_relaxed out."
+        )
     if not isinstance(job.block, bool):
         raise InvalidParameter(f"block is {job.block!r}, but must be True or False.")
     if job.audit and job.rule.looks_ahead:

@@ -18,13 +18,14 @@ from cactus_decoding.divergences import Divergence
 _STEPS = 64  # a bound only: about a dozen are taken
 _TOLERANCE = 1e-14  # of ln alpha
 _SLACK = 1e-14  # of the budget, relative
+_TINY = torch.finfo(torch.float64).tiny
 
 
 class Clipping:
     """Rows of p and q, ``[..., V]``, sorted by p / q; float64 inside. Bounds and answers are ``[..., G]``."""
 
     def __init__(self, p: Tensor, q: Tensor) -> None:
-        p, q = p.double(), q.double()
+        p, q = (x / x.sum(-1, keepdim=True).clamp_min(_TINY) for x in (p.double(), q.double()))  # float32 rounds sums
         self._ratio, order = torch.where(q > 0.0, p / q, torch.inf).sort(-1)
         p, q = p.gather(-1, order), q.gather(-1, order)
         self._q = q
@@ -43,7 +44,7 @@ class Clipping:
         excess = self.excess(alpha)
         pieces = torch.searchsorted(self._raised_at_kink, excess, right=False).clamp_min(1)
         sum_p, sum_q = self._sum_p.gather(-1, pieces), self._sum_q.gather(-1, pieces)
-        return ((excess + sum_p) / sum_q.clamp_min(torch.finfo(sum_q.dtype).tiny)).clamp(0.0, 1.0)
+        return ((excess + sum_p) / sum_q.clamp_min(_TINY)).clamp(0.0, 1.0)
 
     def alpha_of_budget(self, divergence: Divergence, budget: float) -> Tensor:
         """The largest ``alpha`` with ``D(clip(p, beta q, alpha q) || q) <= budget``."""
@@ -63,15 +64,20 @@ class Clipping:
         return _largest(spent, torch.ones_like(highest), highest, budget)
 
     def alpha_of_quotient(self, rho: float) -> Tensor:
-        """``alpha`` with ``sum clip(p, alpha q / rho, alpha q) = 1``, between 1 and ``rho``."""
+        """``alpha`` with ``sum clip(p, alpha q / rho, alpha q) = 1``, between 1 and ``rho``.
+
+        Where p / q spans no more than ``rho`` nothing is clipped, and alpha is its highest.
+        """
 
         def total(alpha: Tensor) -> Tensor:
             low, high = (torch.searchsorted(self._ratio, bound, right=True) for bound in (alpha / rho, alpha))
             inner = self._sum_p.gather(-1, high) - self._sum_p.gather(-1, low)
             return alpha / rho * self._sum_q.gather(-1, low) + inner + alpha * self._behind(self._sum_q, high)
 
-        one = torch.ones_like(self._ratio[..., :1])
-        return _largest(total, one, rho * one, 1.0)
+        highest, lowest = self._highest(), self._ratio[..., :1]
+        clipped = _largest(total, torch.ones_like(highest), torch.full_like(highest, rho), 1.0)
+        everywhere = torch.isfinite(self._ratio[..., -1:])  # else p has tokens that q excludes
+        return torch.where(everywhere & (highest <= rho * lowest), highest, clipped)
 
     def _highest(self) -> Tensor:
         """The largest finite p / q, at least 1: no larger alpha changes anything."""

@@ -132,8 +132,8 @@ def _require_fitting(job: Job, certain: bool) -> None:
     require_fitting(job.rule, certain and job.m != 0, job.block)
     if job.block and job.max_relaxed is not None and not job.rule.lossless:
         raise InvalidParameter(
-            f"max_relaxed is {job.max_relaxed}, which can run out in the middle of a block, but {job.rule} is to decide "
-            "whole ones. Leave block or max_relaxed out."
+            f"max_relaxed is {job.max_relaxed}, which can run out in the middle of a block, but {job.rule} is to "
+            "decide whole ones. Leave block or max_relaxed out."
         )
     if not isinstance(job.block, bool):
         raise InvalidParameter(f"block is {job.block!r}, but must be True or False.")

@@ -24,7 +24,9 @@ from cactus_decoding.rules import (
     Mentored,
     TopK,
     Typical,
-)  # fmt: skip
+    parse_rule,
+    spec_of,
+)
 from cactus_decoding.rules.base import recovery_weights, scaled_weights
 from cactus_decoding.rules.bounded_ratio import solve_beta
 from cactus_decoding.rules.cascade import Deferral
@@ -150,11 +152,62 @@ def test_beta_against_bisection():
         (lambda: BoundedRatio(0.99), r"alpha is 0.99.*at least 1"),
         (lambda: BoundedRatio(math.inf), "alpha is inf"),
         (lambda: BoundedRatio(2.0, recovery="none"), "'none'.*exact, shift"),
+        (lambda: Cactus(0.1, max_ratio=0.5), r"max_ratio is 0.5.*at least 1"),
+        (lambda: Mentored(-1.0), r"budget is -1.0.*at least 0"),
+        (lambda: Mentored(0.1, "l2"), "'l2'.*kl"),
+        (lambda: Frontier(0.0), r"rho is 0.0.*at least 1"),
+        (lambda: Typical(epsilon=1.5), r"epsilon is 1.5.*from 0 to 1"),
+        (lambda: Typical(a=-0.1), r"a is -0.1.*from 0 to 1"),
+        (lambda: Typical(recovery="best"), "'best'.*argmax, sample"),
+        (lambda: Cascade("votes"), "'votes'.*chow, diff, opt"),
+        (lambda: Cascade("chow", -0.1), r"a is -0.1.*from 0 to 1"),
+        (lambda: Cascade("diff", 2.0), r"a is 2.0.*from -1 to 1"),
+        (lambda: TopK(0), r"k is 0.*at least 1"),
+        (lambda: TopK(2.5), "k is 2.5.*whole number"),
+        (lambda: TopK(True), "k is True"),
+        (lambda: Interpolation(1.1), r"w is 1.1.*from 0 to 1"),
+        (lambda: Ears(-0.1), r"b is -0.1.*at least 0"),
+        (lambda: Ears("0.1"), "b is '0.1'"),
+        (lambda: Fuzzy(math.nan), "threshold is nan"),
+        (lambda: Fly(entropy=-1.0), "entropy is -1.0"),
+        (lambda: Fly(window=0), "window is 0"),
+        (lambda: parse_rule("cactus:delta"), "has 'delta', but settings are written setting=value"),
+        (lambda: parse_rule("cactus:delta=0.1,delta=0.2"), "given 'delta' twice"),
+        (lambda: parse_rule("cactus:delta=0.1", delta=0.2), "given 'delta' twice"),
+        (lambda: parse_rule("cactus:speed=2"), "has no setting 'speed'; it takes delta"),
+        (lambda: parse_rule("magic:delta=1"), "rule is 'magic'"),
+        (lambda: parse_rule("cactus:delta=much"), "delta is 'much'"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_the_value(make, message):
     with pytest.raises(InvalidParameter, match=message):
         make()
+
+
+@pytest.mark.parametrize("rule", [*EVERY_RULE, Fly(0.5, 3)], ids=repr)
+def test_a_rule_written_in_one_word_is_read_as_the_same_rule(rule):
+    assert parse_rule(spec_of(rule)) == rule
+
+
+def test_words_for_rules():
+    assert spec_of(Lossless()) == "lossless"
+    assert spec_of(Cactus()) == "cactus:delta=0.25"
+    assert spec_of(Cactus(0.1, max_ratio=4.0)) == "cactus:delta=0.1,max_ratio=4.0"
+    assert parse_rule("cactus", delta=0.5) == Cactus(0.5)
+    assert parse_rule("cactus: delta=1e-3, max_ratio=none") == Cactus(0.001)
+
+
+THRESHOLDS = (Typical, Cascade, TopK, Fuzzy)  # where float32 may fall on the other side
+
+
+@pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if not isinstance(rule, THRESHOLDS)], ids=repr)
+@settings(max_examples=25)
+@given(pair=laws(dtype=torch.float32))
+def test_float32_laws_are_those_of_float64(rule, pair):
+    p, q = pair
+    narrow, wide = induced_law(p, q, rule), induced_law(p.double(), q.double(), rule)
+    assert narrow.dtype == torch.float32
+    torch.testing.assert_close(narrow.double(), wide, rtol=0, atol=2e-4)
 
 
 def test_registry_names_every_rule_with_its_guarantee_and_source():

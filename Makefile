@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+ON_ABACUS := $(foreach rule,cactus cactus:max_ratio=4 cactus:solver=exact ratio mentored:divergence=kl frontier ears interpolation typical,--rule $(rule))
 
 .PHONY: demo test test-real lint bench bench-real pair pictures clean
 
@@ -28,6 +29,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.batch
 	$(BIN)/python -m benchmarks.draft_length
 	$(BIN)/python -m benchmarks.verify
+	$(BIN)/python -m benchmarks.audit
 
 # SmolLM2-135M-Instruct with prompt lookup against its own plain decoding. Takes most of an hour.
 bench-real: $(READY)
@@ -37,9 +39,10 @@ bench-real: $(READY)
 pair: $(READY)
 	$(BIN)/python -m training
 
-# Those of docs/theory.md, the same bytes every time with the pinned matplotlib.
+# Those of docs/theory.md and docs/calibrate.md, the same bytes every time with the pinned matplotlib.
 pictures: $(READY)
 	$(BIN)/cactus explain all --out docs/pictures --positions 600
+	$(BIN)/cactus calibrate abacus --threads 1 --picture docs/pictures/abacus.png $(ON_ABACUS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.11 ...")'

@@ -365,3 +365,12 @@ def test_events_with_figures_are_json(pair):
             assert document["audit"] is None
         else:
             assert [[entry[name] for name in FIGURES] for entry in document["audit"]] == [*map(values, event.audit)]
+
+
+def test_infinite_divergences_are_null_in_json():
+    """A certain draft that a capped target keeps for good drops all other tokens: KL(q || law) is infinite."""
+    q = torch.tensor([0.6, 0.4], dtype=torch.float64)
+    figures = measure(torch.tensor([1.0, 0.0], dtype=torch.float64), q, Cactus(2.0))
+    assert figures.reverse_kl == math.inf
+    assert figures.to_dict()["reverse_kl"] is None
+    json.dumps(figures.to_dict(), allow_nan=False)

@@ -469,10 +469,8 @@ def test_turning_keeps_the_other_settings(rule):
     value = dial.between(dial.strict, dial.lenient, 0.4)
     turned = dial.turned(rule, value)
     changed = {setting.name for setting in fields(rule) if getattr(rule, setting.name) != getattr(turned, setting.name)}
-    assert changed == {dial.setting} | ({"a"} if isinstance(rule, Typical) else set())
+    assert changed == {dial.setting}
     assert getattr(turned, dial.setting) == value
-    if isinstance(rule, Typical):
-        assert turned.a == pytest.approx(math.sqrt(value))
     if isinstance(rule, TopK):
         assert isinstance(turned.k, int)
 
@@ -557,3 +555,28 @@ def test_what_the_command_refuses(cactus_command, words, message):
     assert out == ""
     assert message in " ".join(err.replace("│", " ").split())
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--temperature", "0"], "temperature is 0"),
+        (["--draft", "prompt-lookup", "--rule", "fuzzy"], "reads how sure the drafter is"),
+        (["--rule", "lossless"], "cannot be set by measurement"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_at_once(cactus_command, words, message):
+    status, out, err = cactus_command("calibrate", "abacus", *words)
+    assert (status, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+def test_one_prompt_has_no_error_and_the_document_stays_json(cactus_command):
+    words = ("--prompt", "Mia has 8 coins. She finds 4 more coins.", "--positions", "20", "--rule", "cactus", "--json")
+    document = json.loads(cactus_command("calibrate", "abacus", *words)[1], parse_constant=pytest.fail)
+    assert document["settings"][0]["error"] is None
+
+
+def test_a_of_typical_acceptance_follows_its_dial_unless_it_is_given():
+    assert dial_of(Typical()).turned(Typical(), 0.25) == Typical(0.25, 0.5)
+    assert dial_of(Typical(a=0.9)).turned(Typical(a=0.9), 0.25) == Typical(0.25, 0.9)

@@ -234,3 +234,12 @@ def test_block_verification_emits_the_verifiers_joint_law_and_keeps_more():
         assert chi_square_p(counts, (q_first[:, None] * q_then).flatten()) > 1e-4
         kept[block] = found.kept.double().mean().item()
     assert kept[True] > kept[False] + 0.01
+
+
+@pytest.mark.parametrize("name", ["kl", "reverse-kl", "js"])
+@pytest.mark.parametrize("tiny", [1e-12, 1e-16, 1e-20, 1e-30])
+def test_mentored_decoding_keeps_its_budget_where_q_is_tiny(name, tiny):
+    """What is left of q behind the likely tokens must not be lost to rounding."""
+    p, q = (torch.tensor(x, dtype=torch.float64) for x in ([0.5, 0.5, 0.0], [tiny, 0.6 - tiny, 0.4]))
+    law = induced_law(p, q, Mentored(0.15, name))
+    assert DIVERGENCES[name].value(law, q).item() <= 0.15 + 1e-6

@@ -118,7 +118,7 @@ def _round_down(gamma: Tensor, q: Tensor) -> Tensor:
 
 def require_budget(delta: float) -> None:
     """Raise `InvalidParameter` unless ``delta`` is a finite number of at least 0."""
-    if not (isinstance(delta, Real) and math.isfinite(delta) and delta >= 0.0):
+    if isinstance(delta, bool) or not (isinstance(delta, Real) and math.isfinite(delta) and delta >= 0.0):
         raise InvalidParameter(
             f"delta is {delta!r}, but a divergence budget is a finite number of nats, at least 0. "
             "Use delta=0 for the lossless rule, or a value such as 0.25."

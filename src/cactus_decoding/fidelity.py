@@ -7,8 +7,9 @@ every rule whose law lies between p and q. The divergences of the *induced law* 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 import torch
 from torch import Tensor
@@ -42,6 +43,10 @@ class Fidelity:
     js: float
     renyi: float
     """Of order infinity: ``ln max law(x) / q(x)``."""
+
+    def to_dict(self) -> dict[str, float | None]:
+        """For JSON, which has no number for infinity: None there."""
+        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
 FIGURES = tuple(field.name for field in fields(Fidelity))

@@ -35,7 +35,7 @@ class Verdict(IntEnum):
     KEPT = 0
     """Kept, and the lossless rule with the same u would have kept it too."""
     RELAXED = 1
-    """Kept only thanks to the rule: ``q(n) <= u p(n) < h(n)``."""
+    """Kept only thanks to the rule: ``q(n) <= u p(n) < h(n)``; by blocks, with probability ``1 - q(n) / h(n)``."""
     REFUSED = 2
     UNEXAMINED = 3
     """Behind a refusal."""
@@ -52,7 +52,7 @@ class Verdicts:
     draft: Tensor  # [B, m] the drafted ids
     p_n: Tensor  # [B, m] their probabilities under the drafter
     q_n: Tensor  # [B, m] and under the verifier
-    h_n: Tensor  # [B, m] and under the working target
+    h_n: Tensor  # [B, m] and under the working target; by whole blocks, under the law that the rule emits
     u: Tensor  # [B, m] the uniform numbers they were examined with
     verdict: Tensor  # [B, m] of Verdict, int8
     kept: Tensor  # [B] how many were kept, relaxed ones included
@@ -156,7 +156,7 @@ def _examine_block(block: _Block, rule: Rule, u: Tensor, u_emit: Tensor) -> Verd
 
     def recover(at: Place, rows: _Rows) -> Recovery:
         aimed = replace(rows, q=h[at])
-        return rows.mended(aimed.residual(w[at[0]])), lambda index: _pick(aimed.q, index)
+        return aimed.mended(aimed.residual(w[at[0]])), lambda index: _pick(aimed.q, index)
 
     emitted, bonus = block.emit(kept, recover, u_emit), kept == block.lengths
     verdict = block.verdicts(kept, relaxed=u_emit[:, : h_n.shape[1]] * h_n >= block.q_n)

@@ -51,6 +51,11 @@ def record(
         InvalidParameter, InvalidPrompt: the options or a prompt do not fit; or nothing was drafted in a whole pass.
         BrokenLogits: a model returned NaN.
     """
+    if sampling is not None and sampling.greedy:
+        raise InvalidParameter(
+            "temperature is 0, where the verifier's law is one token and no setting moves it. Calibrate at the "
+            "temperature you decode at, above 0."
+        )
     if not prompts:
         raise InvalidParameter("there is no prompt to calibrate on. Give at least one.")
     positions = Positions(whole("count", count, 1), limit)

@@ -83,6 +83,7 @@ class Setting:
         """For JSON."""
         figures = {"kl": self.point.kl, "tv": self.point.tv, "acceptance": self.point.acceptance}
         own = {name: getattr(self, name) for name in ("reached", "error", "lead", "lead_error", "kl_tail")}
+        own = {name: None if math.isnan(value) else value for name, value in own.items()}  # of one prompt: no error
         coarse = [{"rule": spec_of(p.rule), "kl": p.kl, "tv": p.tv, "acceptance": p.acceptance} for p in self.coarse]
         return {"rule": spec_of(self.point.rule), **figures, **own, "coarse": coarse}
 
@@ -116,8 +117,8 @@ def calibrate(
 ) -> Calibration:
     """Set every rule so that the mean of its measured figure is the target's.
 
-    Where a rule's figure jumps, or cannot be reached, it is set to the nearest from below, or else to the nearest, and
-    says so. A figure that does not rise all the way is searched where the rule accepts most.
+    Where a rule's figure jumps it is set to the nearest from below; where it cannot be reached, to the nearest of the
+    first look's settings; both say so. A figure that does not rise all the way is searched where the rule accepts most.
 
     Args:
         rules: with the settings that are to stay as they are; the first is what the others are compared with.

@@ -77,6 +77,7 @@ def calibrate(
     from cactus_decoding.rules import parse_rule
     from cactus_decoding.rules.dials import dial_of
     from cactus_decoding.sampling import SamplingParams
+    from cactus_decoding.verify import require_fitting
 
     target = _target(kl, tv, accept)
     if picture is not None:
@@ -89,6 +90,8 @@ def calibrate(
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     texts = prompts_for(model, prompt, prompts, _PROBLEMS)
     pair = load(model, draft, dtype, device, threads)
+    for each in rules:
+        require_fitting(each, pair.drafter.certain)
     found = _record(pair, texts, sampling, positions, m, max_new_tokens, rows, seed)
     with progress() as bar:
         task = bar.add_task("setting rules", total=None)
@@ -167,7 +170,7 @@ def _draw(positions: Positions, rules: list[Rule], model: str, path: Path) -> No
             lines[line.label] = [Point(value, *mean.tolist()) for value, mean in zip(values, figures)]
     lossless = float(positions.measure(rules[0], ("lossless_acceptance",), every).mean())
     tradeoff = Tradeoff(lines, lossless, len(range(0, len(positions), every)), f"of {model}")
-    for file in canvas.save(draw_frontier(tradeoff), path.with_suffix("")):
+    for file in canvas.save(draw_frontier(tradeoff), path.with_suffix("") if path.suffix in (".png", ".svg") else path):
         err.print(str(file), markup=False, soft_wrap=True)
 
 

@@ -57,6 +57,10 @@ def explain(
     from cactus_decoding.rules.base import require_one_of
 
     require_one_of("picture", what, (*PICTURES, "all"))
+    if delta and what in ("position", "frontier"):
+        raise typer.BadParameter(f"--delta is for gamma and overshoot; for {what} give --rule cactus:delta={delta[0]}")
+    if rule and what in ("gamma", "overshoot"):
+        raise typer.BadParameter(f"--rule is for position and frontier; {what} is drawn for budgets: give --delta")
     if not as_json:
         canvas.require_matplotlib()  # before anything takes its time
     torch.set_num_threads(1)  # the tensors are small

@@ -27,7 +27,9 @@ Delta = Annotated[
     float | None,
     typer.Option(help="Budget per drafted token in nats: setting delta of rule cactus.", show_default=False),
 ]
-Block = Annotated[bool, typer.Option("--block", help="Verify whole blocks (rule lossless).")]
+Block = Annotated[
+    bool, typer.Option("--block", help="Verify whole blocks: more per call at the same law; reads whole rows.")
+]
 Audit = Annotated[
     int, typer.Option(min=0, metavar="K", help="Measure every K-th verifier call exactly: KL from the verifier.")
 ]

@@ -46,7 +46,7 @@ class Job:
     max_relaxed: int | None = None
     """The budget of relaxed tokens; behind the last of them the rule is lossless."""
     block: bool = False
-    """Whether whole blocks are decided, losslessly."""
+    """Whether whole blocks are decided, by the law that the rule emits."""
     audit: int = 0
     """Every audit-th verifier call is measured exactly; 0: none."""
     logprobs: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -59,7 +59,7 @@ class Event:
     def to_dict(self) -> dict[str, object]:
         """For JSON: verdicts and marks by their names."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        audit = None if self.audit is None else [asdict(figures) for figures in self.audit]
+        audit = None if self.audit is None else [figures.to_dict() for figures in self.audit]
         return values | {"verdicts": [verdict.name.lower() for verdict in self.verdicts], "audit": audit}
 
     def tokens(self) -> list[tuple[int, Mark]]:

@@ -129,14 +129,14 @@ def decoding_of(
 
 def _require_fitting(job: Job, certain: bool) -> None:
     """Refuse what this rule cannot do."""
+    if not isinstance(job.block, bool):
+        raise InvalidParameter(f"block is {job.block!r}, but must be True or False.")
     require_fitting(job.rule, certain and job.m != 0, job.block)
     if job.block and job.max_relaxed is not None and not job.rule.lossless:
         raise InvalidParameter(
             f"max_relaxed is {job.max_relaxed}, which can run out in the middle of a block, but {job.rule} is to "
             "decide whole ones. Leave block or max_relaxed out."
         )
-    if not isinstance(job.block, bool):
-        raise InvalidParameter(f"block is {job.block!r}, but must be True or False.")
     if job.audit and job.rule.looks_ahead:
         raise InvalidParameter(
             f"audit is {job.audit}, but {job.rule} decides with the tokens behind a position, so its law cannot be "

@@ -69,7 +69,7 @@ def generate(
         m: draft length, or "auto".
         seed: that of the first row, the others count up; by default drawn from torch's global generator.
         max_relaxed: the budget of relaxed tokens per row; see `cactus_decoding.generation.request.Options`.
-        block: verify whole blocks (lossless rule only).
+        block: verify whole blocks, at the same law; not with max_relaxed, unless the rule is lossless.
         audit: measure every audit-th verifier call of a row exactly, for `Statistics.audit`; 0 is off.
         statistics: a list to which the `Statistics` of each row are added at the end.
         stop_strings, stop_tokenizer: the ``stop_strings`` and ``tokenizer`` of ``model.generate``, which takes the

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cactus_decoding.fidelity import FIGURES, measure_rows
 from cactus_decoding.pictures.canvas import line_style, panels, style
-from cactus_decoding.rules import Rule, Typical, settings_of
-from cactus_decoding.rules.dials import dial_of
+from cactus_decoding.rules import Rule, settings_of
+from cactus_decoding.rules.dials import dial_of, is_tied
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,15 +60,14 @@ class Tradeoff:
 def line_of(rule: Rule) -> Line:
     """The rule along its dial, its other settings as they are. Raises `InvalidParameter` for a rule without a dial."""
     dial = dial_of(rule)
-    tied = ["a = sqrt(epsilon)"] if isinstance(rule, Typical) else []
+    tied = ["a = sqrt(epsilon)"] if is_tied(rule) else []
     return Line(" ".join([label_of(rule), *tied]), [(x, dial.turned(rule, x)) for x in dial.values(_SETTINGS)])
 
 
 def label_of(rule: Rule) -> str:
     """The rule's name and those of its settings, the dial apart, that are not the default."""
     defaults = settings_of(type(rule))
-    dials = {dial_of(rule).setting, "a" if isinstance(rule, Typical) else ""}
-    mine = {key: getattr(rule, key) for key in defaults if key not in dials}
+    mine = {key: getattr(rule, key) for key in defaults if key != dial_of(rule).setting}
     return " ".join([rule.name, *(str(value) for key, value in mine.items() if value not in (defaults[key], None))])
 
 

@@ -30,6 +30,8 @@ class Clipping:
         p, q = p.gather(-1, order), q.gather(-1, order)
         self._q = q
         self._sum_p, self._sum_q = _prefix_sums(p), _prefix_sums(q)
+        # summed from the far end: a total less a prefix would lose what is left of q to rounding
+        self._rest_p, self._rest_q = _suffix_sums(p), _suffix_sums(q)
         # sum (beta q - p)_+ at beta = t_k is t_k Q_k - P_k: rising, so the piece of a given sum is looked up
         kinks = torch.where(q > 0.0, self._ratio * self._sum_q[..., 1:] - self._sum_p[..., 1:], torch.inf)
         self._raised_at_kink = kinks.cummax(-1).values
@@ -37,7 +39,7 @@ class Clipping:
     def excess(self, alpha: Tensor) -> Tensor:
         """``sum (p - alpha q)_+``."""
         below = torch.searchsorted(self._ratio, alpha, right=True)
-        return (self._behind(self._sum_p, below) - alpha * self._behind(self._sum_q, below)).clamp_min(0.0)
+        return (self._rest_p.gather(-1, below) - alpha * self._rest_q.gather(-1, below)).clamp_min(0.0)
 
     def beta(self, alpha: Tensor) -> Tensor:
         """``beta`` in [0, 1] with ``sum (beta q - p)_+ = sum (p - alpha q)_+``."""
@@ -57,7 +59,7 @@ class Clipping:
             beta, one = self.beta(alpha), torch.ones_like(alpha)
             low, high = (torch.searchsorted(self._ratio, bound, right=True) for bound in (beta, alpha))
             raised = _weighed(divergence.terms(beta, one), self._sum_q.gather(-1, low))
-            capped = _weighed(divergence.terms(alpha, one), self._behind(self._sum_q, high))
+            capped = _weighed(divergence.terms(alpha, one), self._rest_q.gather(-1, high))
             return raised + sums.gather(-1, high) - sums.gather(-1, low) + capped
 
         highest = self._highest()
@@ -72,7 +74,7 @@ class Clipping:
         def total(alpha: Tensor) -> Tensor:
             low, high = (torch.searchsorted(self._ratio, bound, right=True) for bound in (alpha / rho, alpha))
             inner = self._sum_p.gather(-1, high) - self._sum_p.gather(-1, low)
-            return alpha / rho * self._sum_q.gather(-1, low) + inner + alpha * self._behind(self._sum_q, high)
+            return alpha / rho * self._sum_q.gather(-1, low) + inner + alpha * self._rest_q.gather(-1, high)
 
         highest, lowest = self._highest(), self._ratio[..., :1]
         clipped = _largest(total, torch.ones_like(highest), torch.full_like(highest, rho), 1.0)
@@ -82,9 +84,6 @@ class Clipping:
     def _highest(self) -> Tensor:
         """The largest finite p / q, at least 1: no larger alpha changes anything."""
         return torch.where(torch.isfinite(self._ratio), self._ratio, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
-
-    def _behind(self, sums: Tensor, count: Tensor) -> Tensor:
-        return sums[..., -1:] - sums.gather(-1, count)
 
 
 def _largest(value: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, bound: float) -> Tensor:
@@ -119,3 +118,7 @@ def _weighed(term: Tensor, mass: Tensor) -> Tensor:
 
 def _prefix_sums(x: Tensor) -> Tensor:
     return torch.nn.functional.pad(x.cumsum(-1), (1, 0))
+
+
+def _suffix_sums(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x.flip(-1).cumsum(-1).flip(-1), (0, 1))

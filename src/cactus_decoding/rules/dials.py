@@ -33,9 +33,12 @@ class Dial:
     """Whether only whole numbers are values."""
 
     def turned(self, rule: Rule, value: float) -> Rule:
-        """The rule with this value of the setting. Typical acceptance follows the Cactus paper: a = sqrt(epsilon)."""
+        """The rule with this value of the setting, the others as they are.
+
+        Typical acceptance with the default a follows the Cactus paper: a = sqrt(epsilon).
+        """
         changed: dict[str, float] = {self.setting: round(value) if self.whole else value}
-        if isinstance(rule, Typical):
+        if is_tied(rule):
             changed["a"] = value**0.5
         return replace(rule, **changed)  # type: ignore[type-var]
 
@@ -51,6 +54,11 @@ class Dial:
         """So many values over the whole range (fewer where whole numbers coincide), the ends included."""
         places = [self.between(self.strict, self.lenient, i / (count - 1)) for i in range(count)]
         return tuple(dict.fromkeys(places))
+
+
+def is_tied(rule: Rule) -> bool:
+    """Whether a second setting follows the dial: a of typical acceptance, where none is given."""
+    return isinstance(rule, Typical) and rule.a == Typical().a
 
 
 _DIALS: dict[type[Rule], Dial] = {

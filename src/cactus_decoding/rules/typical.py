@@ -21,8 +21,8 @@ class Typical(Rule):
     a cross-entropy in place of the divergence, which rewards a law that collapses to one token.
 
     Args:
-        epsilon: threshold where q is sure; in (0, 1].
-        a: threshold relative to ``exp(-H(q))`` where q is not; in (0, 1]. The runs of the Cactus paper use
+        epsilon: threshold where q is sure; in [0, 1], and 0 keeps all that q does not exclude.
+        a: threshold relative to ``exp(-H(q))`` where q is not; in [0, 1]. The runs of the Cactus paper use
             ``sqrt(epsilon)``.
         recovery: "argmax" emits the verifier's likeliest token after a refusal, "sample" draws from q.
 

@@ -31,6 +31,7 @@ class ContextualLaw(Protocol):
 
 
 Shaping = SamplingParams | ContextualLaw
+SHORT = 8192  # tokens: rows of no more are spread out at once, which costs less than the calls that would avoid it
 
 
 def shaping_of(params: SamplingParams, prompt_length: int) -> Shaping:
@@ -61,15 +62,18 @@ def laws_of(
         else:
             contextual.append((row, shaping))
     parts: list[tuple[list[int], Laws]] = []
+    short = logits.shape[-1] <= SHORT
     for params, rows in groups.items():
-        parts.append((rows, plain_laws(logits if len(rows) == len(shapings) else logits[rows], params)))
+        own = logits if len(rows) == len(shapings) else logits[rows]
+        parts.append((rows, DenseLaws(probabilities(own, params)) if short else plain_laws(own, params)))
     if contextual:
         law = logits.new_zeros(len(contextual), *logits.shape[1:], dtype=_wide(logits))
         for place, (row, shaping) in enumerate(contextual):
-            own = shaping(logits[row, : keep[row]], befores[row], drafts[row, : lengths[row]])
-            law[place, : keep[row]] = own
+            law[place, : keep[row]] = shaping(logits[row, : keep[row]], befores[row], drafts[row, : lengths[row]])
         parts.append(([row for row, _ in contextual], DenseLaws(law)))
-    return parts[0][1] if len(parts) == 1 else MixedLaws(parts)
+    if len(parts) == 1:
+        return parts[0][1]
+    return DenseLaws(MixedLaws(parts).dense()) if short else MixedLaws(parts)
 
 
 def plain_laws(logits: Tensor, params: SamplingParams) -> Laws:

@@ -33,6 +33,10 @@ class MissingExtra(CactusError, ImportError):
     """An optional package is needed; the message names the pip command that brings it."""
 
 
+class OutputFailed(CactusError, OSError):
+    """Results cannot be written: a full disk, a folder that may not be written to."""
+
+
 class BatchFailed(CactusError, RuntimeError):
     """Some responses of a list failed; the others did not.
 

@@ -134,6 +134,7 @@ class Batch:
         self._drafter = drafter.open() if drafter else None
         self._costs = costs
         self._observe = observe
+        self._watching = 0.0  # seconds spent on audits and observers, which are no part of decoding
         self.decodings: list[Decoding] = []
 
     def admit(self, decoding: Decoding) -> None:
@@ -167,7 +168,7 @@ class Batch:
         Whatever else goes wrong within ends all of them with that error: their caches may hold ids that were never
         settled.
         """
-        decodings, before = list(self.decodings), self._model_seconds()
+        decodings, before, watched = list(self.decodings), self._model_seconds(), self._watching
         try:
             lengths = self._draft_lengths()  # measures costs when they are first needed: no response's own time
             began = time.perf_counter()
@@ -178,7 +179,11 @@ class Batch:
                     decoding.error = error
             self.close()
             raise
-        spent = [time.perf_counter() - began, *(now - then for now, then in zip(self._model_seconds(), before))]
+        watched = self._watching - watched
+        spent = [
+            time.perf_counter() - began - watched,
+            *(now - then for now, then in zip(self._model_seconds(), before)),
+        ]
         for decoding in decodings:  # a step's time is shared by those it served
             decoding.seconds += spent[0] / len(decodings)
             decoding.verifier_seconds += spent[1] / len(decodings)
@@ -287,11 +292,13 @@ class Batch:
         used = decoding.settle([*verdicts.draft[place][:kept], verdicts.emitted[place]])
         audit = None
         if decoding.due_for_audit or self._observe is not None:
+            began = time.perf_counter()
             p, q_rows, draft, examined = _examined(row, verdicts.verdict[place][:used], proposal, q)
             if self._observe is not None:
                 self._observe(decoding, p, q_rows, draft)
             if decoding.due_for_audit:
                 audit = audit_places(p, q_rows, draft, decoding.job.rule, examined, decoding.relaxed_left)
+            self._watching += time.perf_counter() - began
         decoding.note(event_of(verdicts, place, position, proposal.lengths[row], used, top[:used], audit))
         self._verifier.rewind(row, before + kept)
         if self._drafter is not None:

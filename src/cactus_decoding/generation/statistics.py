@@ -36,7 +36,7 @@ class Statistics:
     calls_without_draft: int
     """Verifier calls that had nothing to examine: at the cap, beyond the drafter's context, without a match."""
     seconds: float
-    """Spent on this response: beside others in a batch, its even share of each step."""
+    """Spent on this response: beside others in a batch, its even share of each step. Audits are not counted."""
     verifier_seconds: float
     """In the verifier's forwards. On a GPU this is launch time: kernels may still run when a forward returns."""
     drafter_seconds: float
@@ -127,6 +127,21 @@ def statistics_of(
         audit=audit_of(events),
         lossless_from=_lossless_from(events, max_relaxed),
     )
+
+
+def places_of(events: Iterable[Event]) -> list[list[int]]:
+    """By place in the block: how many drafted tokens were examined there, accepted, and of these relaxed."""
+    places: list[list[int]] = []
+    for event in events:
+        for place, verdict in enumerate(event.verdicts):
+            if verdict not in (Verdict.KEPT, Verdict.RELAXED, Verdict.REFUSED):
+                break  # behind the first refusal, or the end of the response, nothing was examined
+            if place == len(places):
+                places.append([0, 0, 0])
+            places[place][0] += 1
+            places[place][1] += verdict is not Verdict.REFUSED
+            places[place][2] += verdict is Verdict.RELAXED
+    return places
 
 
 def _lossless_from(events: Iterable[Event], max_relaxed: int | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 from cactus_decoding.errors import InvalidParameter
@@ -30,10 +31,8 @@ Setting = float | int | str | None
 
 def make_rule(name: str, **settings: Setting) -> Rule:
     """The rule of that name; settings that are None keep their defaults, one the rule does not have is refused."""
-    if name not in RULES:
-        raise InvalidParameter(f"rule is {name!r}, which is none of {', '.join(RULES)}.")
+    known = settings_of(_rule_named(name))
     given = {key: value for key, value in settings.items() if value is not None}
-    known = settings_of(RULES[name])
     strangers = [key for key in given if key not in known]
     if strangers:
         raise InvalidParameter(
@@ -42,18 +41,31 @@ def make_rule(name: str, **settings: Setting) -> Rule:
     return RULES[name](**given)
 
 
+def _rule_named(name: str) -> type[Rule]:
+    if name in RULES:
+        return RULES[name]
+    near = get_close_matches(name, RULES, n=1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise InvalidParameter(f"rule is {name!r}, which is none of {', '.join(RULES)}.{guess}")
+
+
 def parse_rule(spec: str, **settings: Setting) -> Rule:
-    """The rule written as ``name`` or ``name:setting=value,...``; ``settings`` as in `make_rule`, not given twice."""
-    name, _, written = spec.partition(":")
+    """The rule written as ``name`` or ``name:setting=value,...``; ``settings`` as in `make_rule`, not given twice.
+
+    A number alone is the value of the rule's first setting: ``cactus:0.25``, ``ratio:2,recovery=shift``.
+    """
+    name, _, written = (piece.strip() for piece in spec.partition(":"))
+    first = next(iter(settings_of(_rule_named(name))), "setting")
     parsed: dict[str, Setting] = {}
-    for part in written.split(",") if written else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+    for place, part in enumerate(written.split(",") if written else ()):
+        alone = place == 0 and "=" not in part and not isinstance(_value(part), str | None)
+        key, equals, value = (piece.strip() for piece in (f"{first}={part}" if alone else part).partition("="))
         if not (key and equals and value):
             raise InvalidParameter(f"the rule {spec!r} has {part!r}, but settings are written setting=value.")
         if key in parsed or settings.get(key) is not None:
             raise InvalidParameter(f"the rule {spec!r} is given {key!r} twice. Give one value.")
         parsed[key] = _value(value)
-    return make_rule(name.strip(), **{**settings, **parsed})
+    return make_rule(name, **{**settings, **parsed})
 
 
 def _value(text: str) -> Setting:
@@ -80,3 +92,14 @@ def spec_of(rule: Rule) -> str:
 def settings_of(rule: type[Rule]) -> dict[str, Any]:
     """The settings a rule is made with, and their defaults."""
     return {field.name: field.default for field in fields(rule)}  # type: ignore[arg-type]
+
+
+def split_specs(text: str) -> list[str]:
+    """The rules in a list such as ``lossless,cactus:delta=0.1,max_ratio=4,typical``: a setting follows its rule."""
+    specs: list[str] = []
+    for part in text.split(","):
+        if specs and "=" in part and ":" not in part:
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return [spec.strip() for spec in specs if spec.strip()]

@@ -36,7 +36,14 @@ class Task(ABC):
     def score(self, item: Item, text: str) -> float:
         """From 0 to 1: how right this response is. Depends on nothing but the two."""
 
+    def judged_by(self, item: Item) -> str:
+        """What the judgement of this problem hangs on besides its answer."""
+        return self.name
+
     def fingerprint(self, count: int) -> str:
-        """Of the first ``count`` problems: changes with any word of theirs."""
-        parts = [[item.id, item.prompt, item.answer, sorted(item.options.items())] for item in self.items[:count]]
+        """Of the first ``count`` problems: changes with any word of theirs, and with how they are judged."""
+        parts = [
+            [item.id, item.prompt, item.answer, sorted(item.options.items()), self.judged_by(item)]
+            for item in self.items[:count]
+        ]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]

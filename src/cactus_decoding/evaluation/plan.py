@@ -1,0 +1,130 @@
+"""What an evaluation runs: settings, each a way to decode, on the same problems with the same random numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from cactus_decoding.errors import InvalidParameter
+from cactus_decoding.generation.request import Options, whole
+from cactus_decoding.rules import Rule, parse_rule, spec_of
+from cactus_decoding.sampling import SamplingParams
+
+VERIFIER = "verifier"
+"""Stands where a rule would for decoding with the verifier alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to decode."""
+
+    rule: str
+    """As `parse_rule` reads it, in the form `spec_of` writes it; or `VERIFIER`."""
+    m: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+    @staticmethod
+    def of(rule: str, m: int, sampling: SamplingParams) -> Setting:
+        """With the rule's spelling brought into the one form; the verifier alone drafts nothing."""
+        if rule == VERIFIER:
+            return Setting(VERIFIER, 0, sampling)
+        return Setting(spec_of(parse_rule(rule)), whole("m", m, 1), sampling)
+
+    @property
+    def lossless(self) -> Setting:
+        """What this one is compared with: the same drafts and the same laws, judged without loss."""
+        return Setting("lossless", self.m, self.sampling)
+
+    @property
+    def key(self) -> str:
+        """A name for files: no two settings share it."""
+        plain = asdict(SamplingParams())
+        laws = [f"{name}={value}" for name, value in asdict(self.sampling).items() if value != plain[name]]
+        return re.sub(r"[^A-Za-z0-9.=,_-]", "_", ",".join([self.rule, f"m={self.m}", *laws]))
+
+    def parsed(self) -> Rule | None:
+        """The rule itself; None for the verifier alone."""
+        return None if self.rule == VERIFIER else parse_rule(self.rule)
+
+
+def labels_of(settings: Sequence[Setting]) -> dict[Setting, str]:
+    """How each is named for people: by its rule, and by what else differs among them."""
+    many_m = len({setting.m for setting in settings if setting.m}) > 1
+    many_laws = len({setting.sampling for setting in settings}) > 1
+    labels = {}
+    for setting in settings:
+        parts = [setting.rule]
+        if many_m and setting.m:
+            parts.append(f"m={setting.m}")
+        if many_laws:
+            parts.append(f"T={setting.sampling.temperature:g}")
+        labels[setting] = " ".join(parts)
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole evaluation. A folder of results belongs to one plan, but for what `extends` allows to grow."""
+
+    model: str
+    draft: str | None
+    settings: tuple[Setting, ...]
+    tasks: tuple[str, ...]
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Local files of tasks, by name."""
+    limit: int | None = None
+    """The most problems of each task."""
+    samples: int = 1
+    """Responses to each problem."""
+    seed: int = 1
+    max_new_tokens: int | None = None
+    max_relaxed: int | float | None = None
+    block: bool = False
+    audit_every: int = 10
+    """All calls of every so-manieth problem are measured exactly; 0: of none."""
+    rows: int = 32
+    """Responses that decode together."""
+    dtype: str | None = None
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("samples", 1), ("rows", 1), ("audit_every", 0)):
+            whole(name, getattr(self, name), least)
+        if self.limit is not None:
+            whole("limit", self.limit, 1)
+        for name, given in (("rule", self.settings), ("task", self.tasks)):
+            if not given:
+                raise InvalidParameter(f"there is no {name} to evaluate. Give at least one.")
+            twice = [one for place, one in enumerate(given) if one in given[:place]]
+            if twice:
+                raise InvalidParameter(f"the {name} {getattr(twice[0], 'rule', twice[0])!r} is given twice.")
+
+    @property
+    def chunk(self) -> int:
+        """Problems that one setting works on before the next setting has its turn at the same ones."""
+        return 4 * self.rows
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for results to stand side by side. Settings, tasks, limit and samples may grow."""
+        names = ("model", "draft", "seed", "max_new_tokens", "max_relaxed", "block", "audit_every", "rows", "dtype")
+        return {name: getattr(self, name) for name in (*names, "device")}
+
+    def options(self, setting: Setting, task_options: Options, number: int, sample: int) -> Options:
+        """Of one response. ``number`` is the problem's place in its task: the seed hangs on it and nothing else."""
+        options: dict[str, Any] = {**task_options, **asdict(setting.sampling), "m": setting.m}
+        options["seed"] = seed_of(self, number, sample)
+        if self.max_new_tokens is not None:
+            options["max_new_tokens"] = self.max_new_tokens
+        rule = setting.parsed()
+        if rule is not None:
+            options |= {"rule": rule, "block": self.block}
+            options["audit"] = int(self.audit_every > 0 and number % self.audit_every == 0 and not rule.looks_ahead)
+            options["max_relaxed"] = None if rule.lossless else self.max_relaxed
+        return cast(Options, options)
+
+
+def seed_of(plan: Plan, number: int, sample: int) -> int:
+    """Each problem and sample its own, whatever the setting: the same draws meet the same places."""
+    return (plan.seed + number + (sample << 32)) % 2**64

@@ -11,6 +11,7 @@ import typer
 from cactus_decoding.cli.calibrate import calibrate
 from cactus_decoding.cli.demo import demo
 from cactus_decoding.cli.doctor import doctor
+from cactus_decoding.cli.evaluation import evaluate, sweep
 from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
 from cactus_decoding.cli.rules import rules
@@ -41,8 +42,9 @@ def _options(
     """Speculative decoding with constrained acceptance."""
 
 
-for command in (calibrate, demo, doctor, explain, generate, rules):
+for command in (calibrate, demo, doctor, explain, generate, rules, sweep):
     app.command()(command)
+app.command("eval")(evaluate)
 
 
 def main() -> None:

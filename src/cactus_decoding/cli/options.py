@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,6 +105,14 @@ def max_relaxed(text: str | None) -> int | float | None:
         except ValueError:
             continue
     raise InvalidParameter(f"max_relaxed is {text!r}, but must be a whole number of tokens, or a share such as 0.1.")
+
+
+def numbers(name: str, text: str, kind: type[float]) -> list[Any]:
+    """The numbers in a list such as ``5,10``, of a kind; at least one."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidParameter(f"{name} is {text!r}, but must be numbers with commas between, such as 1,2.") from error
 
 
 def logit_bias(pairs: Sequence[str] | None) -> dict[int, float]:

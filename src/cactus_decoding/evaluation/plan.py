@@ -38,6 +38,12 @@ class Setting:
         return Setting("lossless", self.m, self.sampling)
 
     @property
+    def in_question(self) -> bool:
+        """Whether quality may differ from the verifier's: not that of the verifier itself, nor of a lossless rule."""
+        rule = self.parsed()
+        return rule is not None and not rule.lossless
+
+    @property
     def key(self) -> str:
         """A name for files: no two settings share it."""
         plain = asdict(SamplingParams())
@@ -47,6 +53,18 @@ class Setting:
     def parsed(self) -> Rule | None:
         """The rule itself; None for the verifier alone."""
         return None if self.rule == VERIFIER else parse_rule(self.rule)
+
+
+def with_references(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """With the lossless setting that each needs to be compared with in front, where it is not there yet."""
+    drafted = [setting.lossless for setting in settings if setting.m]
+    lawless = [setting for setting in settings if not setting.m]
+    alone = [one.lossless for one in lawless if all(one.sampling != other.sampling for other in drafted)]
+    if alone:
+        raise InvalidParameter(
+            "the verifier alone has nothing to be compared with. Add a rule, such as lossless, to the settings."
+        )
+    return tuple(dict.fromkeys([*(one for one in drafted if one not in settings), *settings]))
 
 
 def labels_of(settings: Sequence[Setting]) -> dict[Setting, str]:
@@ -100,11 +118,24 @@ class Plan:
             twice = [one for place, one in enumerate(given) if one in given[:place]]
             if twice:
                 raise InvalidParameter(f"the {name} {getattr(twice[0], 'rule', twice[0])!r} is given twice.")
+        lone = [setting for setting in with_references(self.settings) if setting not in self.settings]
+        if lone:
+            raise InvalidParameter(
+                f"there is nothing to compare with: lossless with m={lone[0].m} is not among the settings. Add it."
+            )
 
     @property
     def chunk(self) -> int:
         """Problems that one setting works on before the next setting has its turn at the same ones."""
         return 4 * self.rows
+
+    def count(self, problems: int) -> int:
+        """How many of a task's problems are asked."""
+        return problems if self.limit is None else min(problems, self.limit)
+
+    def chunks(self, problems: int) -> int:
+        """In how many chunks, of a task of so many."""
+        return -(-self.count(problems) // self.chunk)
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for results to stand side by side. Settings, tasks, limit and samples may grow."""

@@ -104,9 +104,8 @@ class Worker:
 
 def chunk_of(plan: Plan, task: Task, chunk: int) -> list[tuple[int, Item]]:
     """The problems of a chunk, each with its place in the task."""
-    items = task.items[: plan.limit]
-    first = chunk * plan.chunk
-    return list(enumerate(items))[first : first + plan.chunk]
+    first, count = chunk * plan.chunk, plan.count(len(task.items))
+    return [(number, task.items[number]) for number in range(first, min(first + plan.chunk, count))]
 
 
 def keys_of(plan: Plan, task: Task, chunk: int) -> list[Key]:

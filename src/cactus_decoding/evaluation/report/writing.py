@@ -1,0 +1,77 @@
+"""Putting a report into files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cactus_decoding.evaluation.report.figures import draw_frontiers, draw_places
+from cactus_decoding.evaluation.report.html import html_of
+from cactus_decoding.evaluation.report.markdown import markdown_of
+from cactus_decoding.evaluation.store import replace_file
+from cactus_decoding.evaluation.summary import Summary, TaskSummary
+from cactus_decoding.pictures import canvas
+
+
+def write_report(summary: Summary, folder: Path, name: str = "report") -> list[Path]:
+    """``name.html``, ``name.md`` with its pictures, and ``name.json``: the same, for eyes and for programs.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        OutputFailed, InvalidParameter: a file cannot be written.
+    """
+    drawn = {task.name: _drawn(task) for task in summary.tasks}
+    pictures: dict[str, list[str]] = {}
+    files = []
+    for number, (task, some) in enumerate(drawn.items()):
+        for kind, _, figure in some:
+            saved = canvas.save(figure, folder / f"{name}-{_slug(task, number)}{kind}")
+            pictures.setdefault(task, []).append(saved[0].name)
+            files += saved[:1]
+            saved[1].unlink()  # the HTML holds it
+    told = told_of(summary.run)
+    texts = {
+        "html": html_of(
+            summary, told, {task: [(words, figure) for _, words, figure in some] for task, some in drawn.items()}
+        ),
+        "md": markdown_of(summary, told, pictures),
+        "json": json.dumps(summary.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+    }
+    for suffix, text in texts.items():
+        replace_file(folder / f"{name}.{suffix}", text.encode())
+    return [*(folder / f"{name}.{suffix}" for suffix in texts), *files]
+
+
+def _drawn(task: TaskSummary) -> list[tuple[str, str, Any]]:
+    """Kind, words and figure of each picture."""
+    return [
+        ("frontiers", f"{task.name}: quality against speed, acceptance against deviation", draw_frontiers(task)),
+        ("places", f"{task.name}: acceptance by place in the block", draw_places(task)),
+    ]
+
+
+def _slug(task: str, number: int) -> str:
+    """Short where there is one task."""
+    return f"{number + 1}-" if number else ""
+
+
+def told_of(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a run was, in names and values."""
+    plan, session = run["plan"], run["sessions"][-1]
+    machine = session["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in session["versions"].items())
+    told = [
+        ("verifier", plan["model"]),
+        ("drafter", plan["draft"] or "its own"),
+        ("decoded", f"{plan['rows']} responses together, seed {plan['seed']}"),
+        ("command", session["command"]),
+        ("versions", versions + (f", revision {session['revision'][:12]}" if session["revision"] else "")),
+        (
+            "machine",
+            f"{machine['processor']}, {machine['cores']} cores" + (f", {machine['gpu']}" if "gpu" in machine else ""),
+        ),
+        ("last session", f"{session['started']}, {session['workers']} workers"),
+    ]
+    return [(name, value) for name, value in told if value]

@@ -226,15 +226,17 @@ def _show(summary: Summary) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from cactus_decoding.evaluation.report.tables import quality_table, speed_table
+    from cactus_decoding.evaluation.report.tables import brief_table
 
     for task in summary.tasks:
-        out.print(f"{task.name}: {task.problems:,} problems", style="bold")
-        for found in (quality_table(task), speed_table(task)):
-            table = Table(box=SIMPLE_HEAD, pad_edge=False)
-            for head in found.heads:
-                words = head in ("setting", "verdict")
-                table.add_column(head, justify="left" if words else "right", overflow="fold")
-            for row in found.rows:
-                table.add_row(*row)
-            out.print(table)
+        found = brief_table(task)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, title=found.title)
+        table.add_column(found.heads[0], overflow="fold")
+        for head in found.heads[1:]:
+            table.add_column(head, justify="right", no_wrap=True)
+        for row in found.rows:
+            table.add_row(*row)
+        out.print(table)
+        for each in task.rows:
+            if each.verdict is not None:
+                out.print(f"{each.label}: {each.verdict.text}", markup=False, soft_wrap=True)

@@ -73,6 +73,21 @@ def _speed(row: Row) -> tuple[str, ...]:
     )
 
 
+def brief_table(task: TaskSummary) -> Table:
+    """Of both, what fits a terminal of 80 columns."""
+    heads = ("setting", "score", "AL", "accepted", "KL", "speed")
+    rows = [(_quality(row), _speed(row), row) for row in task.rows]
+    return Table(
+        f"{task.name}: {task.problems:,} problems",
+        heads,
+        tuple(
+            (row.label, quality[1], quality[2], _number(row.figures["acceptance"].estimate, 3),
+             _number(row.figures["kl_per_token"].estimate, 3), speed[9])
+            for quality, speed, row in rows
+        ),
+    )  # fmt: skip
+
+
 def _points(value: Interval, sign: bool = False) -> str:
     form = "+.1f" if sign else ".1f"
     low, high = (format(100 * end, form) for end in (value.low, value.high))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from cactus_decoding.evaluation.report.markdown import markdown_of
 from cactus_decoding.evaluation.store import replace_file
 from cactus_decoding.evaluation.summary import Summary, TaskSummary
 from cactus_decoding.pictures import canvas
+from cactus_decoding.sampling import SamplingParams
 
 
 def write_report(summary: Summary, folder: Path, name: str = "report") -> list[Path]:
@@ -31,7 +31,7 @@ def write_report(summary: Summary, folder: Path, name: str = "report") -> list[P
             pictures.setdefault(task, []).append(saved[0].name)
             files += saved[:1]
             saved[1].unlink()  # the HTML holds it
-    told = told_of(summary.run)
+    told = told_of(summary)
     texts = {
         "html": html_of(
             summary, told, {task: [(words, figure) for _, words, figure in some] for task, some in drawn.items()}
@@ -57,14 +57,17 @@ def _slug(task: str, number: int) -> str:
     return f"{number + 1}-" if number else ""
 
 
-def told_of(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def told_of(summary: Summary) -> list[tuple[str, str]]:
     """What a run was, in names and values."""
-    plan, session = run["plan"], run["sessions"][-1]
+    plan, session = summary.run["plan"], summary.run["sessions"][-1]
+    settings = [row.setting for task in summary.tasks for row in task.rows]
     machine = session["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in session["versions"].items())
     told = [
         ("verifier", plan["model"]),
         ("drafter", plan["draft"] or "its own"),
+        ("draft length", ", ".join(map(str, sorted({setting.m for setting in settings if setting.m})))),
+        ("laws", "; ".join(dict.fromkeys(_law(setting.sampling) for setting in settings))),
         ("decoded", f"{plan['rows']} responses together, seed {plan['seed']}"),
         ("command", session["command"]),
         ("versions", versions + (f", revision {session['revision'][:12]}" if session["revision"] else "")),
@@ -72,6 +75,14 @@ def told_of(run: Mapping[str, Any]) -> list[tuple[str, str]]:
             "machine",
             f"{machine['processor']}, {machine['cores']} cores" + (f", {machine['gpu']}" if "gpu" in machine else ""),
         ),
-        ("last session", f"{session['started']}, {session['workers']} workers"),
+        ("last session", f"{session['started']}, workers: {session['workers']}"),
     ]
     return [(name, value) for name, value in told if value]
+
+
+def _law(sampling: SamplingParams) -> str:
+    """How logits become probabilities, in words."""
+    filters = [f"{name} {value:g}" for name, value in (
+        ("top-k", sampling.top_k), ("top-p", sampling.top_p if sampling.top_p < 1 else 0), ("min-p", sampling.min_p)
+    ) if value]  # fmt: skip
+    return f"temperature {sampling.temperature:g}, " + (", ".join(filters) or "no filters")

@@ -361,7 +361,7 @@ def wilson_coverage(n, share):
 
 
 def test_wilson_covers():
-    found = [wilson_coverage(n, share) for n in (50, 500, 2000) for share in (0.03, 0.1, 0.34, 0.5, 0.75, 0.9)]
+    found = [wilson_coverage(n, share) for n in (50, 500, 2000) for share in (0.03, 0.1, 0.5, 0.75)]
     print("wilson", np.round(found, 3))
     assert min(found) > 0.92
     assert 0.945 < np.mean(found) < 0.96
@@ -448,8 +448,8 @@ def change_coverage(n, rate, rng):
 
 def test_ratios_cover():
     rng = np.random.default_rng(6)
-    found = [ratio_coverage(n, rate, rng) for n in (30, 100, 400) for rate in (0.02, 0.2)]
-    changes = [change_coverage(n, rate, rng) for n in (30, 100, 400) for rate in (0.02, 0.2)]
+    found = [ratio_coverage(n, rate, rng) for n in (30, 200) for rate in (0.02, 0.2)]
+    changes = [change_coverage(n, rate, rng) for n in (30, 200) for rate in (0.02, 0.2)]
     print("ratio", np.round(found, 3), "change", np.round(changes, 3))
     for part in (found, changes):
         assert min(part) > 0.925
@@ -537,10 +537,20 @@ def test_the_power_of_graded_scores_is_that_of_simulated_tests():
     assert np.mean([each.p < 0.05 and each.difference.estimate < 0 for each in found]) == pytest.approx(0.8, abs=0.03)
 
 
+def test_the_power_of_the_largest_loss_is_a_number():
+    for n in range(2, 40):
+        for gained in range(n // 2):
+            gains = gain_rate(gained, n)
+            assert 0 <= power_of(n, gains, 1 - 2 * gains, 0.05) <= 1
+
+
 def test_no_loss_is_visible_to_a_handful():
     assert compared(0, 0, 5).smallest_loss is None  # five losses out of five have p = 1/16
     assert compared(0, 0, 9).smallest_loss is not None
     assert compared(4, 4, 8).smallest_loss is None
+    graded = np.linspace(0.4, 0.5, 6).reshape(-1, 1)
+    assert compare(graded[:5], 1.1 * graded[:5]).smallest_loss is None
+    assert compare(graded, 1.1 * graded).smallest_loss is not None
 
 
 # Words

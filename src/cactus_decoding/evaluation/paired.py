@@ -14,6 +14,7 @@ from scipy import optimize, special, stats
 from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.evaluation.statistics import (
     LEVEL,
+    ROUNDING,
     Interval,
     Values,
     Z,
@@ -157,7 +158,7 @@ def power_of(n: int, gains: float, loss: float, level: float) -> float:
     The problems that change are Binomial(n, 2 gains + loss), the losses among m of them Binomial(m, (gains + loss) /
     (2 gains + loss)), and critical(m) is the least count whose upper tail, twice, is at most ``level`` at 1/2.
     """
-    changing = 2 * gains + loss
+    changing = min(1.0, 2 * gains + loss)  # rounding may carry the largest loss beyond
     least, most = stats.binom.ppf([NEGLIGIBLE, 1 - NEGLIGIBLE], n, changing)
     changed = np.arange(max(least, 0), most + 1)
     below_critical = stats.binom.isf(level / 2, changed, 0.5)
@@ -171,7 +172,7 @@ def _t_test(differences: Values) -> float:
     Between runs of one law each difference is as likely as its opposite. With four changes t can fall under 0.05,
     while all four go one way in an eighth of all such runs.
     """
-    spread, changed = spread_of(differences), int(np.count_nonzero(differences))
+    spread, changed = spread_of(differences), int((np.abs(differences) > ROUNDING).sum())
     flips = max(min(1.0, 2.0 ** (1 - changed)), SMALLEST_P)
     if not spread:
         return flips
@@ -183,6 +184,8 @@ def _t_test(differences: Values) -> float:
 def _smallest_mean_loss(differences: Values, level: float) -> float | None:
     """By the noncentral t, for the spread observed. Without any, as for single answers that all stayed."""
     n, spread = len(differences), spread_of(differences)
+    if 2.0 ** (1 - n) > level:
+        return None  # too few for `_t_test`, whichever way they go
     if not spread:
         return smallest_visible_loss(n, gain_rate(0, n), level)
     shift = special.nctdtrinc(n - 1, 1 - POWER, student(n, level))

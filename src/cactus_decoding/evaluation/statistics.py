@@ -17,6 +17,9 @@ LEVEL = 0.05
 Z = float(special.ndtri(1 - LEVEL / 2))
 """1.96"""
 
+ROUNDING = 1e-12
+"""Means of scores that differ by less are the same."""
+
 Values = NDArray[np.float64]
 UNKNOWN = float("nan")
 
@@ -73,7 +76,7 @@ def student(n: int, level: float = LEVEL) -> float:
 def spread_of(values: Values) -> float:
     """The standard deviation over problems, n - 1 below; 0 for a single one, and for mere rounding error."""
     spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return spread if spread > 1e-12 else 0.0  # noqa: PLR2004
+    return spread if spread > ROUNDING else 0.0
 
 
 def ratio(parts: ArrayLike, wholes: ArrayLike) -> Interval:

@@ -39,9 +39,7 @@ Data = Annotated[
 Limit = Annotated[int | None, typer.Option(min=1, help="The most problems of each task.", show_default=False)]
 Samples = Annotated[int, typer.Option(min=1, help="Responses to each problem.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the results; the same run goes on where it stopped.")]
-Margin = Annotated[
-    float, typer.Option(min=0.0, max=100.0, help="The largest loss, in points, that you are ready to call none.")
-]
+Margin = Annotated[float, typer.Option(help="The largest loss, in points, that you are ready to call none.")]
 AuditEvery = Annotated[int, typer.Option(min=0, help="Measure every N-th problem's calls exactly; 0: none.")]
 Rows = Annotated[int, typer.Option(min=1, help="Responses that decode together.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes, each with the models in its memory.")]
@@ -55,8 +53,8 @@ def evaluate(
         str,
         typer.Option(
             metavar="RULE,...",
-            help='Rules as in `cactus rules`, such as "cactus:0.25,ratio:2"; "verifier" is the verifier alone. lossless '
-            "is always among them.",
+            help='Rules as in `cactus rules`, such as "cactus:0.25,ratio:2"; "verifier" is the verifier alone. '
+            "Lossless is always among them.",
         ),
     ] = _RULES,
     tasks: Tasks = None,
@@ -83,6 +81,8 @@ def evaluate(
     as_json: opt.Json = False,
 ) -> None:
     """Does the speed cost quality? Every rule on the same problems, against the lossless one, with intervals."""
+    _require_extra()
+    from cactus_decoding.cli.loading import hush
     from cactus_decoding.evaluation.plan import Setting, with_references
     from cactus_decoding.evaluation.running import Run
     from cactus_decoding.rules import split_specs
@@ -95,7 +95,7 @@ def evaluate(
         limit=limit, samples=samples, seed=seed, max_new_tokens=max_new_tokens, block=block, audit_every=audit_every,
         max_relaxed=opt.max_relaxed(max_relaxed), rows=rows, dtype=dtype, device=device,
     )  # fmt: skip
-    _require_report()
+    hush(model, draft)
     with Run(plan, out_, workers=workers, threads=threads, command=_command()) as run:
         with progress() as bar:
             task = bar.add_task("answering", total=None)
@@ -131,6 +131,8 @@ def sweep(
     as_json: opt.Json = False,
 ) -> None:
     """`cactus eval` over a grid of budgets, draft lengths and temperatures; what others beat is stopped early."""
+    _require_extra()
+    from cactus_decoding.cli.loading import hush
     from cactus_decoding.evaluation.running import Run
     from cactus_decoding.evaluation.sweep import sweep as carry_out
     from cactus_decoding.rules import split_specs
@@ -146,7 +148,7 @@ def sweep(
         limit=limit, samples=samples, seed=seed, max_new_tokens=max_new_tokens, audit_every=audit_every, rows=rows,
         dtype=dtype, device=device,
     )  # fmt: skip
-    _require_report()
+    hush(model, draft)
     with Run(plan, out_, workers=workers, threads=threads, command=_command()) as run:
         with progress() as bar:
             task = bar.add_task("answering", total=None)
@@ -191,11 +193,15 @@ def _plan(
     return Plan(model, draft, tuple(settings), names, files, **rest)
 
 
-def _require_report() -> None:
-    """Before anything takes its time: what the report at its end needs."""
-    from cactus_decoding.pictures.canvas import require_matplotlib
+def _require_extra() -> None:
+    """Before anything takes its time: what the comparison and the report at the end need."""
+    from cactus_decoding.errors import MissingExtra
 
-    require_matplotlib()
+    try:
+        import matplotlib  # noqa: F401
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(f'{error.name} is needed: pip install "cactus-decoding[eval]"') from error
 
 
 def _command() -> str:

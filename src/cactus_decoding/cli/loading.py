@@ -12,9 +12,14 @@ from cactus_decoding.generation.pair import Pair
 
 def load(model: str, draft: str | None, dtype: str | None, device: str | None, threads: int | None) -> Pair:
     """`load_pair` behind a spinner; ``threads`` is set first if given. Downloads show the library's own bars."""
-    if model == ABACUS and draft in (None, PROMPT_LOOKUP):
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a moment's work
+    hush(model, draft)
     if threads is not None:
         torch.set_num_threads(threads)
     with err.status("loading the pair"):
         return load_pair(model, draft, dtype=dtype, device=device)
+
+
+def hush(model: str, draft: str | None) -> None:
+    """No bars for what takes a moment."""
+    if model == ABACUS and draft in (None, PROMPT_LOOKUP):
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -22,11 +22,13 @@ import torch
 import transformers
 
 import cactus_decoding as cactus
-from cactus_decoding.calibration import Positions, Target, calibrate, record
+from cactus_decoding.calibration import Target, calibrate, record
 from cactus_decoding.cli.console import progress
 from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
 from cactus_decoding.evaluation.plan import VERIFIER, Plan, Setting
-from cactus_decoding.evaluation.running import run
+from cactus_decoding.evaluation.report import write_report
+from cactus_decoding.evaluation.running import Run
+from cactus_decoding.evaluation.summary import summarise
 from cactus_decoding.rules import parse_rule, spec_of
 from cactus_decoding.sampling import SamplingParams
 
@@ -40,6 +42,7 @@ STATED = (
 )  # fmt: skip
 MATCHED = ("cactus:solver=exact", "cactus:max_ratio=4", "ratio", "mentored:divergence=kl", "interpolation", "typical")
 TO = ("cactus:0.25", "cactus:1")
+RESULTS = Path("docs/results/quality")
 DIGITS = 4  # of a matched setting: it is measured on a sample anyway
 
 
@@ -57,18 +60,22 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
-    rules = {sampling: matched(sampling, args.positions) for sampling, _ in map(CASES.__getitem__, args.cases)}
+    rules = {law: matched(law, args.positions) for law in dict.fromkeys(CASES[case][0] for case in args.cases)}
     for case in args.cases:
         sampling, m = CASES[case]
         settings = dict.fromkeys(Setting.of(rule, m, sampling) for rule in [*STATED, *rules[sampling]])
-        plan = Plan("abacus", None, tuple(settings), ("abacus",), limit=args.limit)
-        command = shlex.join(["python", "-m", "benchmarks.quality", *sys.argv[1:]])
+        evaluate(case, Plan("abacus", None, tuple(settings), ("abacus",), limit=args.limit), args)
+
+
+def evaluate(case: str, plan: Plan, args: argparse.Namespace) -> None:
+    """Run a plan, or what is missing of it, and write its report."""
+    command = shlex.join(["python", "-m", "benchmarks.quality", *sys.argv[1:]])
+    with Run(plan, args.folder / case, workers=args.workers, threads=1, command=command) as run:
         with progress() as bar:
             task = bar.add_task(case, total=None)
-            run(
-                plan, args.folder / case, workers=args.workers, threads=1, command=command,
-                watch=lambda done, parts, b=bar, t=task: b.update(t, completed=done, total=parts),
-            )  # fmt: skip
+            run.carry_out(run.units(), lambda done, parts: bar.update(task, completed=done, total=parts))
+        for file in write_report(summarise(plan, run.folder, run.tasks), RESULTS, case):
+            print(file, flush=True)
 
 
 def matched(sampling: SamplingParams, count: int) -> list[str]:

@@ -1,19 +1,27 @@
-"""Does the speed cost quality? Every rule on 2,000 word problems, at settings that accept alike.
+"""Does the speed cost quality? Every rule on the same problems, with settings that accept alike beside each other.
 
-    python -m benchmarks.quality [--cases t1-m10 t1-m20 t06-m10 t06-m20] [--limit 2000] [--workers 2]
+    python -m benchmarks.quality [--cases t1-m10 t1-m20 t06-m10 t06-m20 smollm2-lookup smollm2-skip] [--workers 2]
 
-The Abacus pair, at temperature 1 without filters and at the .6, top-p .95, top-k 20 of the paper, with draft lengths
-10 and 20. Cactus at five budgets, and the other rules twice: at the acceptance of Cactus(0.25) and of Cactus(1),
-measured on other problems than those asked here. Interrupted, it goes on where it stopped. Writes the reports to
-docs/results/quality/; the responses stay in --folder.
+t1, t06: 2,000 word problems for the Abacus pair, at temperature 1 without filters and at the .6, top-p .95, top-k 20 of
+the paper, with draft lengths 10 and 20. Cactus at five budgets; exact and capped Cactus, bounded ratio, mentored
+decoding, interpolation and typical acceptance at the acceptance of Cactus(0.25), and with m = 10 also at that of
+Cactus(1), measured on other problems than those asked here.
+smollm2: SmolLM2-135M-Instruct on questions about short texts (`benchmarks.extraction`), with prompt lookup and with its
+own first 28 of 30 layers as the drafter, at the paper's sampling.
+
+Takes two hours. Interrupted, it goes on where it stopped: the responses stay in --folder. Writes reports to
+docs/results/quality/.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +30,7 @@ import torch
 import transformers
 
 import cactus_decoding as cactus
+from benchmarks.extraction import problems
 from cactus_decoding.calibration import Target, calibrate, record
 from cactus_decoding.cli.console import progress
 from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
@@ -29,19 +38,43 @@ from cactus_decoding.evaluation.plan import VERIFIER, Plan, Setting
 from cactus_decoding.evaluation.report import write_report
 from cactus_decoding.evaluation.running import Run
 from cactus_decoding.evaluation.summary import summarise
+from cactus_decoding.generation.loading import ABACUS, PROMPT_LOOKUP
 from cactus_decoding.rules import parse_rule, spec_of
 from cactus_decoding.sampling import SamplingParams
+from tests.real import smollm2
 
-PAPER = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
+LOW, HIGH = "cactus:0.25", "cactus:1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair under one law with one draft length."""
+
+    sampling: SamplingParams
+    m: int
+    draft: str | None = None
+    """Of SmolLM2; None is the Abacus pair."""
+    matched: tuple[str, ...] = ()
+    """Rules whose acceptance the others are set to."""
+
+
+UNFILTERED, PAPER = SamplingParams(), SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 CASES = {
-    "t1-m10": (SamplingParams(), 10), "t1-m20": (SamplingParams(), 20), "t06-m10": (PAPER, 10), "t06-m20": (PAPER, 20),
-}  # fmt: skip
+    "t1-m10": Case(UNFILTERED, 10, matched=(LOW, HIGH)),
+    "t1-m20": Case(UNFILTERED, 20, matched=(LOW,)),
+    "t06-m10": Case(PAPER, 10, matched=(LOW, HIGH)),
+    "t06-m20": Case(PAPER, 20, matched=(LOW,)),
+    "smollm2-lookup": Case(PAPER, 5, PROMPT_LOOKUP),
+    "smollm2-skip": Case(PAPER, 5, "28-layers"),
+}
 STATED = (
     VERIFIER, "lossless", "cactus:0.1", "cactus:0.25", "cactus:0.5", "cactus:0.75", "cactus:1", "typical", "top-k",
     "interpolation",
 )  # fmt: skip
 MATCHED = ("cactus:solver=exact", "cactus:max_ratio=4", "ratio", "mentored:divergence=kl", "interpolation", "typical")
-TO = ("cactus:0.25", "cactus:1")
+FEWER = (VERIFIER, "lossless", "cactus:0.25", "cactus:1", "cactus:0.25,max_ratio=4", "ratio:3", "typical", "top-k")
+"""For SmolLM2, which takes its time."""
+SMALL_LIMIT, NEW_TOKENS, SMALL_ROWS = 240, 64, 16
 RESULTS = Path("docs/results/quality")
 DIGITS = 4  # of a matched setting: it is measured on a sample anyway
 
@@ -60,34 +93,59 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
-    rules = {law: matched(law, args.positions) for law in dict.fromkeys(CASES[case][0] for case in args.cases)}
-    for case in args.cases:
-        sampling, m = CASES[case]
-        settings = dict.fromkeys(Setting.of(rule, m, sampling) for rule in [*STATED, *rules[sampling]])
-        evaluate(case, Plan("abacus", None, tuple(settings), ("abacus",), limit=args.limit), args)
+    found: dict[SamplingParams, dict[str, list[str]]] = {}
+    for name in args.cases:
+        case = CASES[name]
+        if case.matched and case.sampling not in found:
+            found[case.sampling] = matched(case.sampling, args.positions)
+        specs = [*STATED, *(spec for rule in case.matched for spec in found[case.sampling][rule])]
+        evaluate(name, plan_of(case, FEWER if case.draft else specs, args), args)
 
 
-def evaluate(case: str, plan: Plan, args: argparse.Namespace) -> None:
+def plan_of(case: Case, specs: Sequence[str], args: argparse.Namespace) -> Plan:
+    settings = tuple(dict.fromkeys(Setting.of(spec, case.m, case.sampling) for spec in specs))
+    if case.draft is None:
+        return Plan(ABACUS, None, settings, (ABACUS,), limit=args.limit)
+    task = args.folder / "extraction.jsonl"
+    task.parent.mkdir(parents=True, exist_ok=True)
+    task.write_text("".join(json.dumps(problem) + "\n" for problem in problems(SMALL_LIMIT, 1)))
+    draft = case.draft if case.draft == PROMPT_LOOKUP else linked(smollm2.shortened(28), args.folder)
+    return Plan(
+        linked(smollm2.folder(), args.folder), draft, settings, (str(task),), limit=min(args.limit, SMALL_LIMIT),
+        max_new_tokens=NEW_TOKENS, rows=SMALL_ROWS, dtype="float32", audit_every=4,
+    )  # fmt: skip
+
+
+def linked(model: Path, folder: Path) -> str:
+    """A model by a name within the folder, so that no result holds a path of somebody's machine."""
+    link = folder / model.name
+    if not link.is_symlink():
+        link.symlink_to(model)
+    return str(link)
+
+
+def evaluate(name: str, plan: Plan, args: argparse.Namespace) -> None:
     """Run a plan, or what is missing of it, and write its report."""
     command = shlex.join(["python", "-m", "benchmarks.quality", *sys.argv[1:]])
-    with Run(plan, args.folder / case, workers=args.workers, threads=1, command=command) as run:
+    with Run(plan, args.folder / name, workers=args.workers, threads=1, command=command) as run:
         with progress() as bar:
-            task = bar.add_task(case, total=None)
+            task = bar.add_task(name, total=None)
             run.carry_out(run.units(), lambda done, parts: bar.update(task, completed=done, total=parts))
-        for file in write_report(summarise(plan, run.folder, run.tasks), RESULTS, case):
+        for file in write_report(summarise(plan, run.folder, run.tasks), RESULTS, name):
             print(file, flush=True)
 
 
-def matched(sampling: SamplingParams, count: int) -> list[str]:
-    """The rules of `MATCHED`, set so that they accept as much as those of `TO`."""
+def matched(sampling: SamplingParams, count: int) -> dict[str, list[str]]:
+    """The rules of `MATCHED`, set so that they accept as much as `LOW` and as `HIGH`."""
     prompts = [problem.question for problem in make_problems(300, DEMO_SEED)]
-    positions = record(cactus.load_pair("abacus"), prompts, sampling, count=count, m=10, rows=32)
-    found = []
-    for rule in TO:
+    positions = record(cactus.load_pair(ABACUS), prompts, sampling, count=count, m=10, rows=32)
+    found: dict[str, list[str]] = {}
+    for rule in (LOW, HIGH):
         target = Target("acceptance", float(positions.measure(parse_rule(rule), ("acceptance",)).mean()))
         for setting in calibrate(positions, [parse_rule(other) for other in MATCHED], target).settings:
-            found.append(rounded(spec_of(setting.point.rule)))
-            print(f"{found[-1]:<48} accepts {setting.point.acceptance:.4f}, {rule} {target.value:.4f}", flush=True)
+            spec = rounded(spec_of(setting.point.rule))
+            found.setdefault(rule, []).append(spec)
+            print(f"{spec:<48} accepts {setting.point.acceptance:.4f}, {rule} {target.value:.4f}", flush=True)
     return found
 
 

@@ -62,6 +62,26 @@ def folder() -> Path:
     return target
 
 
+def shortened(layers: int) -> Path:
+    """A folder with its first ``layers`` layers as a model of its own, a drafter; written first if not there yet."""
+    import torch
+    import transformers
+
+    target = folder().with_name(f"smollm2-135m-instruct-{layers}-layers")
+    if not target.is_dir():
+        module = transformers.LlamaForCausalLM.from_pretrained(folder(), dtype=torch.bfloat16)
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=target.parent) as scratch:
+            made = Path(scratch) / "model"
+            without_last_layers(module, layers).save_pretrained(made)
+            transformers.AutoTokenizer.from_pretrained(folder()).save_pretrained(made)
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+    return target
+
+
 def without_last_layers(module: Any, layers: int) -> Any:
     """The first ``layers`` layers of a module between its own embedding and head, all of them shared with it."""
     import torch

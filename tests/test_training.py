@@ -14,12 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from cactus_decoding import Cactus, Pair
 from cactus_decoding.embedded import ABACUS_DIR
 from cactus_decoding.embedded.problems import DEMO_SEED, is_correct, make_problems
-from cactus_decoding.generation.statistics import Statistics, total
+from cactus_decoding.generation.statistics import total
 
 training = pytest.importorskip("training", reason="the training code is part of the repository, not of the package")
 
 from training.__main__ import DRAFTER, VERIFIER, save_model  # noqa: E402
-from training.measure import share_over_responses, wilson  # noqa: E402
 from training.tokenizer import VOCABULARY_SIZE, save_tokenizer, train_tokenizer  # noqa: E402
 from training.train import (  # noqa: E402
     SELECTION_SEED,
@@ -163,30 +162,6 @@ def test_a_quick_run_learns_and_saves(tokenizer: PreTrainedTokenizerFast, tmp_pa
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert again.dtype == torch.float16
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == tokenizer.get_vocab()
-
-
-# --- the figures of the card ----------------------------------------------------------------------------------
-
-
-def test_wilson_interval_of_a_share() -> None:
-    share, low, high = wilson(945, 1000)
-    assert (share, round(low, 4), round(high, 4)) == (0.945, 0.9291, 0.9575)
-
-
-def test_interval_of_a_ratio_covers_the_truth() -> None:
-    """Responses of different lengths and acceptance; 95% intervals of 40 responses, 400 times."""
-    rng = Random(3)
-    empty = dict.fromkeys(Statistics.__slots__, 0)
-
-    def response() -> Statistics:
-        examined = 10 + int(rng.random() * 50)
-        chance = 0.6 + 0.3 * rng.random()
-        kept = sum(rng.random() < chance for _ in range(examined))
-        return Statistics(**empty | {"kept": kept, "refused": examined - kept})
-
-    intervals = [share_over_responses([response() for _ in range(40)]) for _ in range(400)]
-    covered = sum(low < 0.75 < high for _, low, high in intervals) / len(intervals)
-    assert 0.91 < covered < 0.98
 
 
 # --- the shipped pair -----------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ length 5. Writes docs/results/abacus.json and prints the table of the card.
 
 import argparse
 import json
-import math
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,12 +14,12 @@ from pathlib import Path
 
 import torch
 import transformers
-from scipy.stats import binomtest
 
 import cactus_decoding as cactus
 from cactus_decoding.cli.console import progress
 from cactus_decoding.embedded import ABACUS_DIR
 from cactus_decoding.embedded.problems import Problem, is_correct, make_problems
+from cactus_decoding.evaluation.statistics import accuracy, ratio
 from cactus_decoding.generation.request import Options
 from cactus_decoding.generation.statistics import Statistics, total
 from training.train import TEST_SEED
@@ -37,7 +36,6 @@ WAYS: dict[str, Options] = {
     "ratio 3": {"rule": cactus.BoundedRatio(3.0)},
 }
 CHUNK = 25  # problems between two movements of the progress bar
-Interval = tuple[float, float, float]  # estimate, lower and upper end at 95%
 Solved = tuple[bool, Statistics]  # one response: whether it is right, and its counts
 
 
@@ -98,29 +96,14 @@ def figures_of(solved: Sequence[Solved]) -> dict[str, object]:
     responses = [stats for _, stats in solved]
     stats = total(responses)
     return {
-        "right": wilson(sum(right for right, _ in solved), len(solved)),
-        "acceptance": share_over_responses(responses) if stats.examined else None,
+        "right": accuracy([[right] for right, _ in solved]),
+        "acceptance": ratio(*zip(*((row.accepted, row.examined) for row in responses))) if stats.examined else None,
         "relaxed": stats.relaxed / stats.examined if stats.examined else None,
         "accepted_length": stats.accepted_length if stats.examined else None,
         "tokens_per_call": stats.tokens_per_call,
         "tokens_per_response": stats.tokens / len(responses),
         "counts": {name: n for name, n in asdict(stats).items() if n is not None and not name.endswith("seconds")},
     }
-
-
-def wilson(right: int, count: int) -> Interval:
-    """A share of independent problems with its Wilson interval."""
-    ends = binomtest(right, count).proportion_ci(method="wilson")
-    return right / count, float(ends.low), float(ends.high)
-
-
-def share_over_responses(stats: Sequence[Statistics]) -> Interval:
-    """Accepted over examined tokens, with the interval of a ratio estimate: tokens of one response hang together."""
-    examined = sum(row.examined for row in stats)
-    share = sum(row.accepted for row in stats) / examined
-    squares = sum((row.accepted - share * row.examined) ** 2 for row in stats)
-    spread = 1.96 * math.sqrt(squares * len(stats) / (len(stats) - 1)) / examined
-    return share, share - spread, share + spread
 
 
 def _line(row: dict[str, object]) -> str:

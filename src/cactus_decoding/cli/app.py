@@ -13,6 +13,7 @@ from cactus_decoding.cli.demo import demo
 from cactus_decoding.cli.doctor import doctor
 from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
+from cactus_decoding.cli.lm_eval import PASSED_ON, lm_eval
 from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
 
@@ -43,6 +44,7 @@ def _options(
 
 for command in (calibrate, demo, doctor, explain, generate, rules):
     app.command()(command)
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 
 
 def main() -> None:

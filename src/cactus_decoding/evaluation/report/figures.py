@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LEAST = 20  # examined tokens at a place, for its share to be drawn
 _LINES = 8
+_LINEAR = 5  # points: small losses stay readable beside the ruin of a bad rule
+_TICKS = (-80, -40, -20, -10, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 10, 20, 40)
 
 
 def draw_frontiers(task: TaskSummary) -> Figure:
@@ -29,10 +31,14 @@ def draw_frontiers(task: TaskSummary) -> Figure:
             _draw(quality, rows, "tokens_per_call", None, look, name)
             _draw(deviation, rows, "kl_per_token", "acceptance", look, name)
         quality.axhline(0, color="#888888", linewidth=0.8, zorder=1)
-        quality.set(xlabel="tokens per verifier call", ylabel="score less that of lossless, in points")
-        quality.set_title("quality against speed: up and right is better; bars are paired 95% intervals", size=9.5)
+        quality.set(xlabel="tokens per verifier call", ylabel="score less that of lossless, points (denser beyond 5)")
+        quality.set_yscale("symlog", linthresh=_LINEAR, linscale=1.5)
+        quality.set_yticks([tick for tick in _TICKS if min(quality.get_ylim()) <= tick <= max(quality.get_ylim())])
+        quality.yaxis.set_major_formatter("{x:+g}")
+        quality.minorticks_off()
+        quality.set_title("quality against speed, with paired 95% intervals", size=9.5)
         deviation.set(xlabel="KL from the verifier, nats per token", ylabel="share of examined drafts that is accepted")
-        deviation.set_title("acceptance against deviation: up and left is better", size=9.5)
+        deviation.set_title("acceptance against deviation", size=9.5)
         figure.legend(*quality.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
     return figure
 

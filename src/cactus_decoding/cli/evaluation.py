@@ -155,7 +155,9 @@ def sweep(
             left, stopped = carry_out(
                 run,
                 lambda done, parts: bar.update(task, completed=done, total=parts),
-                lambda one: err.print(f"stopped: {one.setting}; {one.by} is {one.why}, {one.problems} problems"),
+                lambda one: err.print(
+                    f"stopped after {one.problems} problems: {one.setting}; {one.by} is {one.why}", soft_wrap=True
+                ),
             )
         _report(left, run, margin, as_json, stopped)
 

@@ -1,8 +1,9 @@
-"""Questions about a short text whose answers stand in it: what a model of 135 million parameters can do at all.
+"""Questions that a model of 135 million parameters can answer at all, some of the time.
 
-    python -m benchmarks.extraction [--count 400] [--seed 1] > extraction.jsonl
+    python -m benchmarks.easy [--count 400] [--seed 1] > easy.jsonl
 
-Made up from lists of words, as JSON lines for `cactus eval`: facts to find, sentences to repeat, and names to replace.
+JSON lines for `cactus eval`, made up from lists of words: facts to find in a short text, sentences to repeat, names to
+replace, and sums and products of single digits. Chosen by a pilot of the verifier alone (docs/log.md).
 """
 
 from __future__ import annotations
@@ -91,10 +92,19 @@ def replace_name(rng: Random) -> dict[str, str]:
     return {"prompt": prompt, "answer": answer, "compare": "contains"}
 
 
+def calculate(rng: Random) -> dict[str, str]:
+    """Two digits added or multiplied."""
+    left, right = rng.randint(2, 9), rng.randint(2, 9)
+    word, result = rng.choice([("plus", left + right), ("times", left * right)])
+    prompt = f"What is {left} {word} {right}? Give only the number."
+    return {"prompt": prompt, "answer": str(result), "compare": "number"}
+
+
 KINDS: dict[str, Callable[[Random], dict[str, str]]] = {
     "fact": find_fact,
     "repeat": repeat_sentence,
     "replace": replace_name,
+    "calculate": calculate,
 }
 
 
@@ -108,7 +118,7 @@ def problems(count: int, seed: int) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Questions about a short text, as JSON lines.")
+    parser = argparse.ArgumentParser(description="Easy questions, as JSON lines.")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

@@ -192,7 +192,7 @@ def test_a_rule_written_in_one_word_is_read_as_the_same_rule(rule):
 def test_words_for_rules():
     assert spec_of(Lossless()) == "lossless"
     assert spec_of(Cactus()) == "cactus:delta=0.25"
-    assert spec_of(Cactus(0.1, max_ratio=4.0)) == "cactus:delta=0.1,max_ratio=4.0"
+    assert spec_of(Cactus(0.1, max_ratio=4.0)) == "cactus:delta=0.1,max_ratio=4"
     assert parse_rule("cactus", delta=0.5) == Cactus(0.5)
     assert parse_rule("cactus: delta=1e-3, max_ratio=none") == Cactus(0.001)
 

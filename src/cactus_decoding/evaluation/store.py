@@ -11,6 +11,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,7 @@ def read_chunk(path: Path) -> dict[Key, Record]:
         return {}
     try:
         data = source.read_bytes() if source is growing else gzip.decompress(source.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidParameter(f"{str(source)!r} cannot be read: {error}. Delete it to have it run again.") from error
     return {key_of(record): record for record in _records(source, _whole_lines(data))}
 
@@ -110,9 +111,14 @@ class ChunkWriter:
         self._file.close()
 
 
+def scratch_of(path: Path) -> Path:
+    """Where `replace_file` writes first."""
+    return path.with_name(path.name + ".new")
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write ``path`` whole or leave it as it is. Raises `OutputFailed`."""
-    scratch = path.with_name(path.name + ".new")
+    scratch = scratch_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as file:

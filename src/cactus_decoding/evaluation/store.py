@@ -13,6 +13,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,7 +94,8 @@ class ChunkWriter:
             while written < len(line):
                 written += self._file.write(line[written:])
         except OSError as error:
-            os.truncate(self._growing, before)
+            with suppress(OSError):  # a line without an end counts for nothing
+                os.truncate(self._growing, before)
             raise _failed(self._growing, error) from error
 
     def pack(self) -> None:
@@ -127,7 +129,8 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink()
         raise _failed(path, error) from error
 
 

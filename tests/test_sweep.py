@@ -1,7 +1,5 @@
 """A grid of settings, of which the hopeless ones are not run to the end."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -66,29 +64,22 @@ def test_settings_of_another_temperature_are_no_rivals():
     assert beaten({CACTUS: outcome(120, 1.0), cold: outcome(180, 0.5)}) == []
 
 
-def test_a_hopeless_setting_is_stopped_and_the_same_command_again_finds_the_same(cactus_command, tmp_path):
-    swept = tmp_path / "sweep"
-    words = ["sweep", "--delta", "0.01", "--alpha", "", "--rules", "lossless", "-m", "4,40", "--limit", "20"]
-    words += ["--rows", "2", "--audit-every", "0", "--threads", "1", "--json", "--out", str(swept)]
-    status, out, err = cactus_command(*words)
-    assert status == 0
-    document = json.loads(out)
-    stopped = {one["setting"] for one in document["stopped"]}
-    left = {row["label"] for row in document["tasks"][0]["settings"]}
-    assert stopped == {"cactus:delta=0.01 m=40"}
-    assert len(stopped | left) == len(stopped) + len(left) == 4
-    assert {"lossless m=4", "lossless m=40"} <= left
-    for one in document["stopped"]:
-        assert one["problems"] == 16
-        for where in (err, *((swept / f"report.{kind}").read_text() for kind in ("md", "html"))):
-            assert one["setting"] in " ".join(where.split())
-    asked = {place.split("/")[2] for place, lines in lines_in(swept).items() if "0002.jsonl" in place and lines}
-    assert len(asked) == len(left)
-
-    before = bytes_in(swept / "responses")
-    again = json.loads(cactus_command(*words)[1])
-    assert bytes_in(swept / "responses") == before
-    assert (again["tasks"], again["stopped"]) == (document["tasks"], document["stopped"])
+def test_a_hopeless_setting_is_stopped_and_the_same_sweep_again_finds_the_same(tmp_path):
+    long = Setting.of("cactus:0.01", 24, PLAIN)  # drafts far more than is ever kept
+    plan = plan_of([LOSSLESS, long.lossless, long], limit=17, rows=2, audit_every=0)
+    ends, told = [], []
+    for _ in range(2):
+        with Run(plan, tmp_path) as run:
+            ends.append(sweep(run, lambda done, parts: None, told.append))
+        if len(ends) == 1:
+            before = bytes_in(tmp_path / "responses")
+    assert ends[0] == ends[1]
+    assert bytes_in(tmp_path / "responses") == before
+    left, stopped = ends[0]
+    assert told == stopped * 2
+    assert left.settings == (LOSSLESS, long.lossless)
+    assert [(one.setting, one.by, one.problems) for one in stopped] == [("cactus:delta=0.01 m=24", "lossless m=5", 16)]
+    assert {place.split("/")[2] for place in lines_in(tmp_path) if "0002" in place} == {LOSSLESS.key, long.lossless.key}
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_end(tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from cactus_decoding.rules import (
     Typical,
     parse_rule,
     spec_of,
+    split_specs,
 )
 from cactus_decoding.rules.base import recovery_weights, scaled_weights
 from cactus_decoding.rules.bounded_ratio import solve_beta
@@ -192,9 +193,29 @@ def test_a_rule_written_in_one_word_is_read_as_the_same_rule(rule):
 def test_words_for_rules():
     assert spec_of(Lossless()) == "lossless"
     assert spec_of(Cactus()) == "cactus:delta=0.25"
-    assert spec_of(Cactus(0.1, max_ratio=4.0)) == "cactus:delta=0.1,max_ratio=4.0"
+    assert spec_of(Cactus(0.1, max_ratio=4.0)) == "cactus:delta=0.1,max_ratio=4"
     assert parse_rule("cactus", delta=0.5) == Cactus(0.5)
     assert parse_rule("cactus: delta=1e-3, max_ratio=none") == Cactus(0.001)
+
+
+def test_a_number_alone_is_the_first_setting():
+    assert parse_rule("cactus:0.25,max_ratio=4") == Cactus(0.25, max_ratio=4)
+    assert parse_rule("ratio:2") == BoundedRatio(2)
+    assert spec_of(parse_rule("cactus:1.0")) == spec_of(parse_rule("cactus:delta=1")) == "cactus:delta=1"
+    for spec, message in [
+        ("cactus:max_ratio=4,0.25", "has '0.25', but settings are written setting=value"),
+        ("cactus:0.25,delta=1", "given 'delta' twice"),
+        ("cactus:exact", "has 'exact', but settings are written setting=value"),
+        ("lossless:1", "'lossless' has no setting 'setting'; it takes none"),
+    ]:
+        with pytest.raises(InvalidParameter, match=message):
+            parse_rule(spec)
+
+
+def test_a_setting_follows_its_rule_in_a_list():
+    specs = split_specs("lossless, cactus:0.1,max_ratio=4,solver=exact,,typical,ratio:alpha=2")
+    assert specs == ["lossless", "cactus:0.1,max_ratio=4,solver=exact", "typical", "ratio:alpha=2"]
+    assert split_specs(" , ") == []
 
 
 THRESHOLDS = (Typical, Cascade, TopK, Fuzzy)  # where float32 may fall on the other side

@@ -82,6 +82,7 @@ def evaluate(
 ) -> None:
     """Does the speed cost quality? Every rule on the same problems, against the lossless one, with intervals."""
     _require_extra()
+    share = _share(margin)
     from cactus_decoding.cli.loading import hush
     from cactus_decoding.evaluation.plan import Setting, with_references
     from cactus_decoding.evaluation.running import Run
@@ -100,7 +101,7 @@ def evaluate(
         with progress() as bar:
             task = bar.add_task("answering", total=None)
             run.carry_out(run.units(), lambda done, parts: bar.update(task, completed=done, total=parts))
-        _report(plan, run, margin, as_json, ())
+        _report(plan, run, share, as_json, ())
 
 
 def sweep(
@@ -132,6 +133,7 @@ def sweep(
 ) -> None:
     """`cactus eval` over a grid of budgets, draft lengths and temperatures; what others beat is stopped early."""
     _require_extra()
+    share = _share(margin)
     from cactus_decoding.cli.loading import hush
     from cactus_decoding.evaluation.running import Run
     from cactus_decoding.evaluation.sweep import sweep as carry_out
@@ -159,7 +161,7 @@ def sweep(
                     f"stopped after {one.problems} problems: {one.setting}; {one.by} is {one.why}", soft_wrap=True
                 ),
             )
-        _report(left, run, margin, as_json, stopped)
+        _report(left, run, share, as_json, stopped)
 
 
 def _listed(text: str) -> list[str]:
@@ -195,6 +197,15 @@ def _plan(
     return Plan(model, draft, tuple(settings), names, files, **rest)
 
 
+def _share(margin: float) -> float:
+    """Of points; refused before the run and not behind it."""
+    from cactus_decoding.errors import InvalidParameter
+
+    if not 0 < margin < 100:  # noqa: PLR2004
+        raise InvalidParameter(f"margin is {margin:g} points, but must lie between 0 and 100. The default is 2.")
+    return margin / 100
+
+
 def _require_extra() -> None:
     """Before anything takes its time: what the comparison and the report at the end need."""
     from cactus_decoding.errors import MissingExtra
@@ -217,7 +228,7 @@ def _report(plan: Plan, run: Any, margin: float, as_json: bool, stopped: Sequenc
     with progress() as bar:
         task = bar.add_task("comparing", total=None)
         summary = summarise(
-            plan, run.folder, run.tasks, margin / 100,
+            plan, run.folder, run.tasks, margin,
             lambda done, parts: bar.update(task, completed=done, total=parts), stopped,
         )  # fmt: skip
     with err.status("writing the report"):

@@ -11,6 +11,7 @@ from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.evaluation.plan import Plan
 from cactus_decoding.evaluation.store import RUN, replace_file
 from cactus_decoding.evaluation.tasks.base import Task
+from cactus_decoding.evaluation.tasks.registry import make_task
 
 _FORMAT = 1
 
@@ -60,11 +61,17 @@ def _require_same(found: dict[str, Any], plan: Plan, tasks: Mapping[str, Task], 
         )
     for name, task in tasks.items():
         old = found["tasks"].get(name)
-        known = old is not None and len(task.items) >= old["count"]  # of a task that is made to measure, less is made
-        if known and task.fingerprint(old["count"]) != old["fingerprint"]:
+        if old is not None and _whole(task, name, plan, old["count"]).fingerprint(old["count"]) != old["fingerprint"]:
             raise InvalidParameter(
                 f"the folder {str(folder)!r} holds a run on other problems of the task {name!r}. Name a new folder."
             )
+
+
+def _whole(task: Task, name: str, plan: Plan, count: int) -> Task:
+    """With the problems that were there; of a task that is made to measure, fewer may have been made this time."""
+    if len(task.items) >= count:
+        return task
+    return make_task(name, {name: Path(path) for name, path in plan.data.items()}, count)
 
 
 def _described(task: Task, plan: Plan) -> dict[str, Any]:

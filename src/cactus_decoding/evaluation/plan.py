@@ -64,7 +64,7 @@ def with_references(settings: Sequence[Setting]) -> tuple[Setting, ...]:
         raise InvalidParameter(
             "the verifier alone has nothing to be compared with. Add a rule, such as lossless, to the settings."
         )
-    return tuple(dict.fromkeys([*(one for one in drafted if one not in settings), *settings]))
+    return *dict.fromkeys(one for one in drafted if one not in settings), *settings
 
 
 def labels_of(settings: Sequence[Setting]) -> dict[Setting, str]:

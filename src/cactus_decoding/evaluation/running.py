@@ -14,7 +14,7 @@ from cactus_decoding.errors import InvalidParameter, OutputFailed
 from cactus_decoding.evaluation.claim import claim
 from cactus_decoding.evaluation.plan import Plan
 from cactus_decoding.evaluation.provenance import provenance
-from cactus_decoding.evaluation.store import RUN, read_chunk
+from cactus_decoding.evaluation.store import RUN, read_chunk, scratch_of
 from cactus_decoding.evaluation.tasks.base import Task
 from cactus_decoding.evaluation.team import Alone, Together, load_pair_of, tasks_of
 from cactus_decoding.evaluation.worker import Unit, Worker, keys_of
@@ -96,17 +96,22 @@ def require_own(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidParameter(f"{str(folder)!r} is a file. Name a folder for the results.")
     there = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if there - {_LOCK} and RUN not in there:
+    begun = {_LOCK, scratch_of(folder / RUN).name}  # all that a run leaves that was killed as it began
+    if there - begun and RUN not in there:
         raise InvalidParameter(f"the folder {str(folder)!r} holds other things. Name a new one for the results.")
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / _LOCK, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / _LOCK, timeout=0):
-            yield
+        lock.acquire()
     except Timeout as error:
         raise InvalidParameter(f"another process is working on {str(folder)!r}. Wait for it or stop it.") from error
     except OSError as error:
         raise OutputFailed(f"{str(folder)!r} cannot be written to: {error.strerror}. Choose another folder.") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -11,7 +11,9 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -43,7 +45,7 @@ def read_chunk(path: Path) -> dict[Key, Record]:
         return {}
     try:
         data = source.read_bytes() if source is growing else gzip.decompress(source.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidParameter(f"{str(source)!r} cannot be read: {error}. Delete it to have it run again.") from error
     return {key_of(record): record for record in _records(source, _whole_lines(data))}
 
@@ -92,7 +94,8 @@ class ChunkWriter:
             while written < len(line):
                 written += self._file.write(line[written:])
         except OSError as error:
-            os.truncate(self._growing, before)
+            with suppress(OSError):  # a line without an end counts for nothing
+                os.truncate(self._growing, before)
             raise _failed(self._growing, error) from error
 
     def pack(self) -> None:
@@ -110,9 +113,14 @@ class ChunkWriter:
         self._file.close()
 
 
+def scratch_of(path: Path) -> Path:
+    """Where `replace_file` writes first."""
+    return path.with_name(path.name + ".new")
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write ``path`` whole or leave it as it is. Raises `OutputFailed`."""
-    scratch = path.with_name(path.name + ".new")
+    scratch = scratch_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as file:
@@ -121,7 +129,8 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink()
         raise _failed(path, error) from error
 
 

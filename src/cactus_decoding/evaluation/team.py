@@ -74,8 +74,8 @@ class Together:
     def work(self, units: Sequence[Unit], watch: Watch) -> None:
         """All of them, in this order, as processes become free."""
         before = self._count.value
-        pending: set[Future[None]] = {self._pool.submit(_work, unit) for unit in units}
         try:
+            pending: set[Future[None]] = {self._pool.submit(_work, unit) for unit in units}
             while pending:
                 ended, pending = wait(pending, timeout=_LOOK, return_when=FIRST_COMPLETED)
                 watch(self._count.value - before)

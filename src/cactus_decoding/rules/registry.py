@@ -78,11 +78,14 @@ def _value(text: str) -> Setting:
 
 
 def spec_of(rule: Rule) -> str:
-    """How `parse_rule` reads this rule: settings that differ from their defaults, and the first one always."""
+    """How `parse_rule` reads this rule: settings that differ from their defaults, and the first one always.
+
+    Equal rules are written alike: 1.0 as 1.
+    """
     defaults = settings_of(type(rule))
     values = {key: getattr(rule, key) for key in defaults}
     shown = [
-        f"{key}={value}"
+        f"{key}={int(value) if isinstance(value, float) and value.is_integer() else value}"
         for place, (key, value) in enumerate(values.items())
         if value is not None and (place == 0 or value != defaults[key])
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from cactus_decoding.evaluation.report.tables import EXPLAINED, Table, quality_table, speed_table
@@ -60,8 +61,15 @@ def _problem(one: Differing) -> list[str]:
     for response in one.responses:
         more = len(response.labels) - _NAMED
         names = ", ".join(response.labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        parts += [f"{names}: {response.score:g}", f"```text\n{marked(response.tokens)}\n```"]
+        parts += [f"{names}: {response.score:g}", _fenced(marked(response.tokens))]
     return parts
+
+
+def _fenced(text: str) -> str:
+    """As a block of code, between fences longer than any inside."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
 
 
 def marked(tokens: Sequence[tuple[str, str]]) -> str:

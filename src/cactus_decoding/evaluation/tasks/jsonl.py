@@ -112,7 +112,7 @@ def _require_fitting(entry: dict[str, Any], where: str) -> None:
     prompt, answer, compare = entry["prompt"], entry["answer"], entry.get("compare", "exact")
     if not (isinstance(prompt, str | list) and prompt):
         raise InvalidParameter(f"{where}: prompt is {prompt!r}, but must be text or a list of messages.")
-    if compare not in COMPARISONS:
+    if not isinstance(compare, str) or compare not in COMPARISONS:
         raise InvalidParameter(f"{where}: compare is {compare!r}, which is none of {', '.join(COMPARISONS)}.")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise InvalidParameter(f"{where}: answer is {answer!r}, but must be text or a number.")

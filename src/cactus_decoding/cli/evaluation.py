@@ -41,6 +41,9 @@ Samples = Annotated[int, typer.Option(min=1, help="Responses to each problem.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the results; the same run goes on where it stopped.")]
 Margin = Annotated[float, typer.Option(help="The largest loss, in points, that you are ready to call none.")]
 AuditEvery = Annotated[int, typer.Option(min=0, help="Measure every N-th problem's calls exactly; 0: none.")]
+MaxNewTokens = Annotated[
+    int | None, typer.Option(help="Cap on new tokens.  [default: the task's own, or 256]", show_default=False)
+]
 Rows = Annotated[int, typer.Option(min=1, help="Responses that decode together.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes, each with the models in its memory.")]
 RunSeed = Annotated[int, typer.Option(min=0, help="Which random numbers; all settings meet the same ones.")]
@@ -67,7 +70,7 @@ def evaluate(
     top_k: opt.TopK = 0,
     top_p: opt.TopP = 1.0,
     min_p: opt.MinP = 0.0,
-    max_new_tokens: opt.MaxNewTokens = None,
+    max_new_tokens: MaxNewTokens = None,
     max_relaxed: opt.MaxRelaxed = None,
     block: opt.Block = False,
     audit_every: AuditEvery = 10,
@@ -120,7 +123,7 @@ def sweep(
     limit: Limit = None,
     samples: Samples = 1,
     out_: Out = Path("sweep"),
-    max_new_tokens: opt.MaxNewTokens = None,
+    max_new_tokens: MaxNewTokens = None,
     audit_every: AuditEvery = 10,
     margin: Margin = 2.0,
     rows: Rows = 32,

@@ -12,6 +12,7 @@ from cactus_decoding.generation.request import Options, whole
 from cactus_decoding.rules import Rule, parse_rule, spec_of
 from cactus_decoding.sampling import SamplingParams
 
+_SHORT = {"temperature": "T"}
 VERIFIER = "verifier"
 """Stands where a rule would for decoding with the verifier alone."""
 
@@ -70,14 +71,15 @@ def with_references(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 def labels_of(settings: Sequence[Setting]) -> dict[Setting, str]:
     """How each is named for people: by its rule, and by what else differs among them."""
     many_m = len({setting.m for setting in settings if setting.m}) > 1
-    many_laws = len({setting.sampling for setting in settings}) > 1
+    laws = [asdict(setting.sampling) for setting in settings]
+    differing = [name for name in laws[0] if any(law[name] != laws[0][name] for law in laws)] if laws else []
     labels = {}
     for setting in settings:
         parts = [setting.rule]
         if many_m and setting.m:
             parts.append(f"m={setting.m}")
-        if many_laws:
-            parts.append(f"T={setting.sampling.temperature:g}")
+        law = ((_SHORT.get(name, name), getattr(setting.sampling, name)) for name in differing)
+        parts += [f"{name}={value:g}" for name, value in law]
         labels[setting] = " ".join(parts)
     return labels
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 from cactus_decoding.errors import InvalidParameter, OutputFailed
 from cactus_decoding.evaluation.plan import Setting
@@ -34,7 +34,7 @@ def key_of(record: Record) -> Key:
 
 def chunk_path(folder: Path, task: str, setting: Setting, chunk: int) -> Path:
     """Of the finished, packed file."""
-    return folder / "responses" / re.sub(r"[^A-Za-z0-9._-]", "_", task) / setting.key / f"{chunk:04d}.jsonl.gz"
+    return folder / "responses" / quote(task, safe="") / setting.key / f"{chunk:04d}.jsonl.gz"
 
 
 def read_chunk(path: Path) -> dict[Key, Record]:

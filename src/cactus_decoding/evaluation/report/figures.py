@@ -23,7 +23,7 @@ _TICKS = (-80, -40, -20, -10, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 10, 20, 40)
 def draw_frontiers(task: TaskSummary) -> Figure:
     """Quality against speed, and acceptance against deviation; a line joins the settings of one rule."""
     with style():
-        title = f"{task.name}: what speed costs ({task.problems:,} problems)"
+        title = f"{_plain(task.name)}: what speed costs ({task.problems:,} problems)"
         figure, (quality, deviation) = panels(title, 2, 12, 5)
         families = _families(task.rows)
         for number, (name, rows) in enumerate(families.items()):
@@ -41,6 +41,11 @@ def draw_frontiers(task: TaskSummary) -> Figure:
         deviation.set_title("acceptance against deviation", size=9.5)
         figure.legend(*quality.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
     return figure
+
+
+def _plain(name: str) -> str:
+    """Dollars are dollars."""
+    return name.replace("$", r"\$")
 
 
 def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -86,7 +91,7 @@ def draw_places(task: TaskSummary) -> Figure:
     with style():
         from matplotlib.ticker import MaxNLocator
 
-        figure, (axes,) = panels(f"{task.name}: how far a block carries", 1, 9, 4.4)
+        figure, (axes,) = panels(f"{_plain(task.name)}: how far a block carries", 1, 9, 4.4)
         for number, row in enumerate(_most_lenient(task.rows)):
             shares = [(place, accepted / n) for place, (n, accepted, _) in enumerate(row.places, 1) if n >= _LEAST]
             axes.plot(*zip(*shares), **line_style(number), label=row.label)

@@ -57,7 +57,7 @@ def _legend() -> str:
 
 
 def _problem(one: Differing) -> list[str]:
-    parts = [f"**{one.item}.** {one.prompt} *Right: {one.answer}*"]
+    parts = [f"**{one.item}**", _fenced(one.prompt), f"Right: `{one.answer}`"]
     for response in one.responses:
         more = len(response.labels) - _NAMED
         names = ", ".join(response.labels[:_NAMED]) + (f" and {more} more" if more > 0 else "")

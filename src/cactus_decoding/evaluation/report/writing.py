@@ -27,7 +27,7 @@ def write_report(summary: Summary, folder: Path, name: str = "report") -> list[P
     files = []
     for number, (task, some) in enumerate(drawn.items()):
         for kind, _, figure in some:
-            saved = canvas.save(figure, folder / f"{name}-{_slug(task, number)}{kind}")
+            saved = canvas.save(figure, folder / f"{name}-{_slug(number)}{kind}")
             pictures.setdefault(task, []).append(saved[0].name)
             files += saved[:1]
             saved[1].unlink()  # the HTML holds it
@@ -52,7 +52,7 @@ def _drawn(task: TaskSummary) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _slug(task: str, number: int) -> str:
+def _slug(number: int) -> str:
     """Short where there is one task."""
     return f"{number + 1}-" if number else ""
 

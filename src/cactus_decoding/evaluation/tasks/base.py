@@ -46,4 +46,4 @@ class Task(ABC):
             [item.id, item.prompt, item.answer, sorted(item.options.items()), self.judged_by(item)]
             for item in self.items[:count]
         ]
-        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

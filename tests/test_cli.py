@@ -5,10 +5,11 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
-from cactus_decoding.rules import RULES
+from cactus_decoding.rules import RECOMMENDED, RULES, spec_of
 
 QUESTION = "Tom has 5 apples. He buys 7 more apples. He gives 4 apples to Mia. How many apples does Tom have now?"
 
@@ -30,12 +31,23 @@ def test_generate_json_is_one_document_and_nothing_else(cactus_command):
         "delta": 0.5,
         "solver": "second_order",
         "divergence": "kl",
-        "max_ratio": None,
+        "max_ratio": 4.0,
     }
     assert document["stats"]["tokens"] == len(document["ids"])
     verdicts = [verdict for event in document["events"] for verdict in event["verdicts"]]
     assert len(verdicts) == document["stats"]["drafted"]
     assert verdicts.count("relaxed") == document["stats"]["relaxed"]
+
+
+def test_the_default_rule_is_the_recommended_one_and_a_named_rule_is_as_published(cactus_command):
+    def rule(*words):
+        _, out, _ = cactus_command("generate", QUESTION, "--json", "--max-new-tokens", "2", "-m", "1", *words)
+        return json.loads(out)["rule"]
+
+    assert rule() == {"name": RECOMMENDED.name, **asdict(RECOMMENDED)}
+    assert (rule("--rule", "cactus")["max_ratio"], rule("--rule", "cactus:1")["delta"]) == (None, 1)
+    _, told, _ = cactus_command("generate", "--help")
+    assert spec_of(RECOMMENDED) in re.sub(r"[\s│]", "", told)
 
 
 def test_show_tokens_reads_without_colour(cactus_command):
@@ -188,7 +200,7 @@ def test_rules_lists_what_each_guarantees(cactus_command):
 def test_demo_compares_four_ways_and_shows_one_solution(cactus_command):
     status, out, _ = cactus_command("demo", "--problems", "2")
     assert status == 0
-    for way in ("verifier alone", "lossless", "cactus 0.5", "ratio 3"):
+    for way in ("verifier alone", "lossless", "cactus 0.25", "ratio 3"):
         assert way in out
     assert re.search(r"#### ?.?\d", out)
     assert "{bonus}" in out

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cactus_decoding.generation.session import Session, Stream
     from cactus_decoding.integrations import transformers as hf
     from cactus_decoding.rules import (
+        RECOMMENDED,
         RULES,
         BoundedRatio,
         Cactus,
@@ -51,6 +52,7 @@ _HOMES = {
     "Request": "generation.request",
     "Session": "generation.session",
     "Stream": "generation.session",
+    "RECOMMENDED": "rules",
     "RULES": "rules",
     "BoundedRatio": "rules",
     "Cactus": "rules",
@@ -70,6 +72,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "RECOMMENDED",
     "RULES",
     "BoundedRatio",
     "Cactus",

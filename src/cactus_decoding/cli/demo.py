@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 Answers = dict[str, list["Output"]]  # by way, in the order of the problems
 
 MEANINGS = """\
+cactus    the recommended rule: a budget of so many nats for each drafted token, and
+          none made more than 4 times as likely as the verifier has it
 right     answers that are correct
 per call  tokens emitted per verifier call
 AL        drafted tokens accepted per verifier call
@@ -33,7 +36,7 @@ speed     tokens/s over those of the verifier alone
 
 def demo(
     problems: Annotated[int, typer.Option(min=1, max=10_000, help="How many problems to solve.")] = 12,
-    delta: Annotated[float, typer.Option(help="Budget of Cactus, nats per drafted token.")] = 0.5,
+    delta: Annotated[float, typer.Option(help="Budget of Cactus, nats per drafted token.")] = 0.25,
     alpha: Annotated[float, typer.Option(help="Bound of the bounded ratio.")] = 3.0,
     m: opt.DraftLength = 5,
     temperature: opt.Temperature = 1.0,
@@ -44,12 +47,13 @@ def demo(
     """Solve word problems four ways: verifier alone, lossless, Cactus, bounded ratio. Then show one token by token."""
     from cactus_decoding.cli.loading import load
     from cactus_decoding.embedded.problems import DEMO_SEED, make_problems
-    from cactus_decoding.rules import BoundedRatio, Cactus, Lossless
+    from cactus_decoding.rules import RECOMMENDED, BoundedRatio, Lossless
 
+    way = f"cactus {delta:g}"
     ways: dict[str, Rule | None] = {
         "verifier alone": None,
         "lossless": Lossless(),
-        f"cactus {delta:g}": Cactus(delta),
+        way: replace(RECOMMENDED, delta=delta),
         f"ratio {alpha:g}": BoundedRatio(alpha),
     }
     pair = load("abacus", None, None, None, threads)
@@ -60,7 +64,7 @@ def demo(
         return
     out.print(_table(tasks, answers))
     out.print(MEANINGS, soft_wrap=True)
-    _show_one(pair, tasks, answers[f"cactus {delta:g}"], m)
+    _show_one(pair, tasks, answers[way], m)
 
 
 def _solve(

@@ -27,7 +27,7 @@ _BAR = 12  # characters of the longest bar
 def doctor(
     model: Annotated[str, typer.Argument(help="Verifier, as --model of the other commands.")] = "abacus",
     draft: opt.Draft = None,
-    rule: opt.Rule = "cactus",
+    rule: opt.Rule = None,
     delta: opt.Delta = None,
     temperature: opt.Temperature = 1.0,
     top_k: opt.TopK = 0,
@@ -50,11 +50,10 @@ def doctor(
 ) -> None:
     """Check a pair, measure it, and say whether speculating pays here and with what draft length."""
     from cactus_decoding.diagnosis import Plan
-    from cactus_decoding.rules import parse_rule
     from cactus_decoding.sampling import SamplingParams
 
     plan = Plan(
-        rule=parse_rule(rule, delta=delta),
+        rule=opt.rule_of(rule, delta),
         sampling=SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p),
         rows=rows,
         new_tokens=max_new_tokens,

@@ -22,7 +22,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help='The prompt; "-" reads it from stdin.')],
     model: opt.Model = "abacus",
     draft: opt.Draft = None,
-    rule: opt.Rule = "cactus",
+    rule: opt.Rule = None,
     delta: opt.Delta = None,
     m: opt.DraftLengthOrAuto = "auto",
     max_new_tokens: opt.MaxNewTokens = None,
@@ -52,9 +52,8 @@ def generate(
     """Generate a response. The text goes to stdout as it comes, the figures to stderr."""
     _require_fitting(as_json, show_tokens, logprobs)
     from cactus_decoding.cli.loading import load
-    from cactus_decoding.rules import parse_rule
 
-    chosen = parse_rule(rule, delta=delta)
+    chosen = opt.rule_of(rule, delta)
     options: dict[str, Any] = {
         "rule": chosen, "m": opt.draft_length(m), "max_new_tokens": max_new_tokens,
         "max_relaxed": opt.max_relaxed(max_relaxed), "block": block, "audit": audit, "temperature": temperature,

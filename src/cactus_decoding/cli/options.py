@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cactus_decoding.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from cactus_decoding.rules import Rule as AcceptanceRule
 
 Model = Annotated[
     str, typer.Option(help='Verifier: a hub id, a folder, a .gguf file, or "abacus", the pair inside this package.')
@@ -18,14 +21,17 @@ Draft = Annotated[
     typer.Option(help='Drafter: likewise, or "prompt-lookup". May be left out for "abacus".', show_default=False),
 ]
 Rule = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="NAME[:SETTING=VALUE,...]", help='Acceptance rule, such as "ratio:alpha=2"; `cactus rules` lists them.'
+        metavar="NAME[:SETTING=VALUE,...]",
+        help='Acceptance rule, such as "ratio:alpha=2"; `cactus rules` lists them.  [default: '
+        "cactus:delta=0.25,max_ratio=4]",
+        show_default=False,
     ),
 ]
 Delta = Annotated[
     float | None,
-    typer.Option(help="Budget per drafted token in nats: setting delta of rule cactus.", show_default=False),
+    typer.Option(help="Budget per drafted token in nats: setting delta of the rule.", show_default=False),
 ]
 Block = Annotated[
     bool, typer.Option("--block", help="Verify whole blocks: more per call at the same law; reads whole rows.")
@@ -85,6 +91,17 @@ Logprobs = Annotated[
     typer.Option(help="With --json: every token's log probability, and the N likeliest.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def rule_of(spec: str | None, delta: float | None) -> AcceptanceRule:
+    """The rule asked for, or else the recommended one, with ``delta`` in place of its own."""
+    from dataclasses import replace
+
+    from cactus_decoding.rules import RECOMMENDED, parse_rule
+
+    if spec is not None:
+        return parse_rule(spec, delta=delta)
+    return RECOMMENDED if delta is None else replace(RECOMMENDED, delta=delta)
 
 
 def draft_length(text: str) -> int | str:

@@ -13,11 +13,12 @@ from cactus_decoding.rules.fuzzy import Fuzzy
 from cactus_decoding.rules.interpolation import Interpolation
 from cactus_decoding.rules.lossless import Lossless
 from cactus_decoding.rules.mentored import Mentored
-from cactus_decoding.rules.registry import RULES, make_rule, parse_rule, settings_of, spec_of, split_specs
+from cactus_decoding.rules.registry import RECOMMENDED, RULES, make_rule, parse_rule, settings_of, spec_of, split_specs
 from cactus_decoding.rules.top_k import TopK
 from cactus_decoding.rules.typical import Typical
 
 __all__ = [
+    "RECOMMENDED",
     "RULES",
     "BoundedRatio",
     "Cactus",

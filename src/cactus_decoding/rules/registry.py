@@ -25,6 +25,9 @@ _EVERY: tuple[type[Rule], ...] = (
     Lossless, Cactus, BoundedRatio, Mentored, Frontier, Typical, Cascade, TopK, Interpolation, Ears, Fuzzy, Fly,
 )  # fmt: skip
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _EVERY}
+RECOMMENDED = Cactus(delta=0.25, max_ratio=4.0)
+"""What the commands use where nobody says otherwise; docs/quality.md tells why. In Python nothing is lossy unless asked
+for."""
 
 Setting = float | int | str | None
 

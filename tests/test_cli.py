@@ -47,7 +47,7 @@ def test_the_default_rule_is_the_recommended_one_and_a_named_rule_is_as_publishe
     assert rule() == {"name": RECOMMENDED.name, **asdict(RECOMMENDED)}
     assert (rule("--rule", "cactus")["max_ratio"], rule("--rule", "cactus:1")["delta"]) == (None, 1)
     _, told, _ = cactus_command("generate", "--help")
-    assert spec_of(RECOMMENDED) in re.sub(r"[\s│]", "", told)
+    assert all(setting in told for setting in spec_of(RECOMMENDED).partition(":")[2].split(","))
 
 
 def test_show_tokens_reads_without_colour(cactus_command):

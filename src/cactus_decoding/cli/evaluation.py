@@ -42,7 +42,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the results; t
 Margin = Annotated[float, typer.Option(help="The largest loss, in points, that you are ready to call none.")]
 AuditEvery = Annotated[int, typer.Option(min=0, help="Measure every N-th problem's calls exactly; 0: none.")]
 MaxNewTokens = Annotated[
-    int | None, typer.Option(help="Cap on new tokens.  [default: the task's own, or 256]", show_default=False)
+    int | None, typer.Option(help="Cap on new tokens; by default the task's own, or 256.", show_default=False)
 ]
 Rows = Annotated[int, typer.Option(min=1, help="Responses that decode together.")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes, each with the models in its memory.")]

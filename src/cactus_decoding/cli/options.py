@@ -24,8 +24,8 @@ Rule = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[:SETTING=VALUE,...]",
-        help='Acceptance rule, such as "ratio:alpha=2"; `cactus rules` lists them. By default '
-        "cactus:delta=0.25,max_ratio=4, which the evaluation recommends.",
+        help='Acceptance rule, such as "ratio:alpha=2"; `cactus rules` lists them. By default cactus with delta=0.25, '
+        "max_ratio=4.",
         show_default=False,
     ),
 ]

@@ -71,14 +71,11 @@ STATED = (
     VERIFIER, "lossless", "cactus:0.1", "cactus:0.25", "cactus:0.5", "cactus:0.75", "cactus:1", "typical", "top-k",
     "interpolation",
 )  # fmt: skip
-CANDIDATES = ("cactus:0.25,max_ratio=4", "cactus:0.25,max_ratio=2", "ratio:2")
-"""For the package's default, beside the others."""
 MATCHED = ("cactus:solver=exact", "cactus:max_ratio=4", "ratio", "mentored:divergence=kl", "interpolation", "typical")
 FEWER = (VERIFIER, "lossless", "cactus:0.25", "cactus:1", "cactus:0.25,max_ratio=4", "ratio:3", "typical")
 """For SmolLM2, which takes its time."""
 SMALL_LIMIT, NEW_TOKENS, SMALL_ROWS = 160, 48, 16
 RESULTS = Path("docs/results/quality")
-CANDIDATES_M = 10
 DIGITS = 4  # of a matched setting: it is measured on a sample anyway
 
 
@@ -101,8 +98,7 @@ def main() -> None:
         case = CASES[name]
         if case.matched and case.sampling not in found:
             found[case.sampling] = matched(case.sampling, args.positions)
-        candidates = CANDIDATES if case.m == CANDIDATES_M else ()
-        specs = [*STATED, *candidates, *(spec for rule in case.matched for spec in found[case.sampling][rule])]
+        specs = [*STATED, *(spec for rule in case.matched for spec in found[case.sampling][rule])]
         evaluate(name, plan_of(case, FEWER if case.draft else specs, args), args)
 
 

@@ -61,17 +61,19 @@ def find_fact(rng: Random) -> dict[str, str]:
     """One fact about one of three."""
     some = people(rng, 3)
     asked = rng.choice(some)
-    question, answer = rng.choice(
+    question, fact = rng.choice(
         [
-            (f"What is the phone number of {asked.name}?", asked.phone),
-            (f"Which city is {asked.name} from?", asked.city),
-            (f"What is the job of {asked.name}?", asked.job),
-            (f"When was {asked.name} born?", asked.day),
-            (f"Who is the {asked.job}?", asked.name),
+            (f"What is the phone number of {asked.name}?", "phone"),
+            (f"Which city is {asked.name} from?", "city"),
+            (f"What is the job of {asked.name}?", "job"),
+            (f"When was {asked.name} born?", "day"),
+            (f"Who is the {asked.job}?", "name"),
         ]
     )
+    others = "|".join(rf"\b{getattr(person, fact)}\b" for person in some if person is not asked)
+    answer = rf"(?s)^(?!.*({others})).*\b{getattr(asked, fact)}\b"  # this fact, and not those of the others
     text = " ".join(person.sentence for person in some)
-    return {"prompt": f"{text}\n\n{question} Answer in a few words.", "answer": answer, "compare": "contains"}
+    return {"prompt": f"{text}\n\n{question} Answer in a few words.", "answer": answer, "compare": "regex"}
 
 
 def repeat_sentence(rng: Random) -> dict[str, str]:
@@ -96,7 +98,8 @@ def calculate(rng: Random) -> dict[str, str]:
     """Two digits added or multiplied."""
     left, right = rng.randint(2, 9), rng.randint(2, 9)
     word, result = rng.choice([("plus", left + right), ("times", left * right)])
-    prompt = f"What is {left} {word} {right}? Give only the number."
+    ask = rng.choice(["Give only the number.", "Answer with a number.", "Reply with the result alone."])
+    prompt = f"What is {left} {word} {right}? {ask}"
     return {"prompt": prompt, "answer": str(result), "compare": "number"}
 
 
@@ -109,12 +112,14 @@ KINDS: dict[str, Callable[[Random], dict[str, str]]] = {
 
 
 def problems(count: int, seed: int) -> list[dict[str, str]]:
-    """The kinds in turns; the same for a seed."""
+    """The kinds in turns, no question twice; the same for a seed."""
     rng, kinds = Random(seed), list(KINDS)
-    return [
-        {"id": f"{kind}-{number}", **KINDS[kind](rng)}
-        for number, kind in ((number, kinds[number % len(kinds)]) for number in range(count))
-    ]
+    found: dict[str, dict[str, str]] = {}
+    while len(found) < count:
+        kind = kinds[len(found) % len(kinds)]
+        problem = KINDS[kind](rng)
+        found.setdefault(problem["prompt"], {"id": f"{kind}-{len(found)}", **problem})
+    return list(found.values())
 
 
 def main() -> None:

@@ -52,8 +52,8 @@ class Case:
 
     sampling: SamplingParams
     m: int
-    draft: str | None = None
-    """Of SmolLM2; None is the Abacus pair."""
+    draft: str | int | None = None
+    """Of SmolLM2, or how many of its own layers; None is the Abacus pair."""
     matched: tuple[str, ...] = ()
     """Rules whose acceptance the others are set to."""
 
@@ -65,7 +65,7 @@ CASES = {
     "t06-m10": Case(PAPER, 10, matched=(LOW, HIGH)),
     "t06-m20": Case(PAPER, 20, matched=(LOW,)),
     "smollm2-lookup": Case(PAPER, 4, PROMPT_LOOKUP),
-    "smollm2-skip": Case(PAPER, 4, "28-layers"),
+    "smollm2-skip": Case(PAPER, 4, 28),
 }
 STATED = (
     VERIFIER, "lossless", "cactus:0.1", "cactus:0.25", "cactus:0.5", "cactus:0.75", "cactus:1", "typical", "top-k",
@@ -93,12 +93,10 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
-    found: dict[SamplingParams, dict[str, list[str]]] = {}
     for name in args.cases:
         case = CASES[name]
-        if case.matched and case.sampling not in found:
-            found[case.sampling] = matched(case.sampling, args.positions)
-        specs = [*STATED, *(spec for rule in case.matched for spec in found[case.sampling][rule])]
+        found = matched(case.sampling, args) if case.matched else {}
+        specs = [*STATED, *(spec for rule in case.matched for spec in found[rule])]
         evaluate(name, plan_of(case, FEWER if case.draft else specs, args), args)
 
 
@@ -109,7 +107,8 @@ def plan_of(case: Case, specs: Sequence[str], args: argparse.Namespace) -> Plan:
     task = args.folder / "easy.jsonl"
     task.parent.mkdir(parents=True, exist_ok=True)
     task.write_text("".join(json.dumps(problem) + "\n" for problem in problems(SMALL_LIMIT, 1)))
-    draft = case.draft if case.draft == PROMPT_LOOKUP else linked(smollm2.shortened(28), args.folder)
+    layers = isinstance(case.draft, int)
+    draft = linked(smollm2.shortened(case.draft), args.folder) if layers else case.draft
     return Plan(
         linked(smollm2.folder(), args.folder), draft, settings, (str(task),), limit=min(args.limit, SMALL_LIMIT),
         max_new_tokens=NEW_TOKENS, rows=SMALL_ROWS, dtype="float32", audit_every=4,
@@ -135,10 +134,13 @@ def evaluate(name: str, plan: Plan, args: argparse.Namespace) -> None:
             print(file, flush=True)
 
 
-def matched(sampling: SamplingParams, count: int) -> dict[str, list[str]]:
-    """The rules of `MATCHED`, set so that they accept as much as `LOW` and as `HIGH`."""
+def matched(sampling: SamplingParams, args: argparse.Namespace) -> dict[str, list[str]]:
+    """The rules of `MATCHED`, set so that they accept as much as `LOW` and as `HIGH`; found once, then kept."""
+    kept = args.folder / f"matched-t{sampling.temperature:g}.json"
+    if kept.exists():
+        return dict(json.loads(kept.read_text()))
     prompts = [problem.question for problem in make_problems(300, DEMO_SEED)]
-    positions = record(cactus.load_pair(ABACUS), prompts, sampling, count=count, m=10, rows=32)
+    positions = record(cactus.load_pair(ABACUS), prompts, sampling, count=args.positions, m=10, rows=32)
     found: dict[str, list[str]] = {}
     for rule in (LOW, HIGH):
         target = Target("acceptance", float(positions.measure(parse_rule(rule), ("acceptance",)).mean()))
@@ -146,6 +148,8 @@ def matched(sampling: SamplingParams, count: int) -> dict[str, list[str]]:
             spec = rounded(spec_of(setting.point.rule))
             found.setdefault(rule, []).append(spec)
             print(f"{spec:<48} accepts {setting.point.acceptance:.4f}, {rule} {target.value:.4f}", flush=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found, indent=1))
     return found
 
 

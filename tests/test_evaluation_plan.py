@@ -23,9 +23,11 @@ def test_all_settings_meet_the_same_seeds_and_every_sample_another(tmp_path):
     assert len(found) == 3 * 4 * 2
     assert all(len(some) == 1 for some in seeds.values())
     assert len(set.union(*seeds.values())) == len(seeds) == 8
+    measured = sorted(2 * [number for number in range(4) if plan.audits(number)])
     assert {rule: sorted(items) for rule, items in audited.items()} == {
-        "lossless": [0, 0, 2, 2], "cactus_delta=1": [0, 0, 2, 2], "verifier": []
+        "lossless": measured, "cactus_delta=1": measured, "verifier": []
     }  # fmt: skip
+    assert 0 < len(measured) < 8
     assert drafted["verifier"] == 0 < drafted["lossless"]
     # the first samples are those of a run without second ones, however many rows decode beside them
     carried_out(plan_of([CACTUS, LOSSLESS], limit=4, rows=1, audit_every=2), tmp_path / "alone")
@@ -49,10 +51,22 @@ def test_options_of_a_response():
     cold = Setting.of("cactus:1", 3, SamplingParams(temperature=0.5))
     found = plan.options(cold, {"max_new_tokens": 160, "stop": ["x"]}, 3, 0)
     assert (found["m"], found["temperature"], found["max_new_tokens"], found["stop"]) == (3, 0.5, 7, ["x"])
-    assert (found["seed"], found["audit"], found["max_relaxed"]) == (2, 1, 0.5)
-    assert plan.options(cold, {}, 4, 0)["audit"] == 0
-    assert plan.options(Setting.of("fly", 3, PLAIN), {}, 3, 0)["audit"] == int(not Fly().looks_ahead)
+    assert (found["seed"], found["audit"], found["max_relaxed"]) == (2, int(plan.audits(3)), 0.5)
+    assert "chat" not in found
+    audited = next(number for number in range(100) if plan.audits(number))
+    assert plan.options(cold, {}, audited, 0)["audit"] == 1
+    assert plan.options(Setting.of("fly", 3, PLAIN), {}, audited, 0)["audit"] == int(not Fly().looks_ahead)
+    assert plan_of(chat=False).options(cold, {}, 0, 0)["chat"] is False
     assert "rule" not in plan.options(VERIFIER, {}, 3, 0)
+
+
+def test_audits_fall_on_every_kind_of_a_task_that_deals_them_in_turns():
+    for every in (2, 4, 10):
+        plan = plan_of(audit_every=every)
+        kinds = [sum(plan.audits(number) for number in range(kind, 4000, 4)) for kind in range(4)]
+        assert min(kinds) > 0.8 * 1000 / every
+        assert max(kinds) < 1.2 * 1000 / every
+    assert not any(plan_of(audit_every=0).audits(number) for number in range(100))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cactus_decoding.evaluation.sweep import Stopped
 from cactus_decoding.evaluation.tasks.base import Item, Task
 from cactus_decoding.evaluation.verdicts import holm
 from cactus_decoding.sampling import SamplingParams
-from tests.evaluated import CACTUS, LOSSLESS, PLAIN, VERIFIER, record_of
+from tests.evaluated import CACTUS, LOSSLESS, PLAIN, VERIFIER, plan_of, record_of
 
 RATIO = Setting.of("ratio:2", 5, PLAIN)
 N = 40
@@ -99,6 +99,9 @@ def test_p_is_adjusted_for_all_settings_in_question_and_only_they_get_a_verdict(
     assert (cactus.verdict.kind, ratio.verdict.kind) == ("loses", "loses")
     assert lossless.comparison is lossless.verdict is verifier.verdict is verifier.adjusted_p is None
     assert verifier.comparison.lost == 2
+    cautious = rows_of(found, stopped=3)[2]  # three more were begun, and left out for what they showed
+    assert cautious.adjusted_p == pytest.approx(5 * p[0])
+    assert cautious.comparison.smallest_loss > cactus.comparison.smallest_loss
     assert cactus.comparison.smallest_loss > compare(found[LOSSLESS].scores, found[CACTUS].scores).smallest_loss
 
 
@@ -182,10 +185,10 @@ def summary():
     for record in named["verifier"]:
         record["places"] = []
     session = {
-        "started": "2026-01-01", "command": f"cactus eval {WORDS}", "workers": 1, "revision": None,
+        "started": "2026-01-01", "command": f"cactus eval {WORDS}", "workers": 1, "threads": 1, "revision": None,
         "versions": {"torch": "2"}, "machine": {"processor": "<cpu>", "cores": 2},
     }  # fmt: skip
-    run = {"plan": {"model": "abacus", "draft": None, "rows": 4, "seed": 1}, "sessions": [session]}
+    run = {"plan": plan_of(max_relaxed=3).identity(), "sessions": [session, session]}
     differing = differing_of(*(named[name] for name in ("lossless", "cactus", "ratio")))
     task = TaskSummary(Asked.name, N, 1, rows_of(outcomes(**named)), differing)
     return Summary(run, 0.02, (task,), (Stopped("typical | x", "lossless", 16, "5% less <time>"),))

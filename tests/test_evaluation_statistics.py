@@ -446,6 +446,14 @@ def change_coverage(n, rate, rng):
     return np.mean([covered(ratio_change(*run), -0.32) for run in zip(parts, own, reference, lengths)])
 
 
+def test_what_was_not_measured_does_not_count():
+    parts, wholes = np.array([1.0, 3.0, 2.0]), np.array([2.0, 4.0, 5.0])
+    padded = [np.concatenate([column, np.zeros(40)]) for column in (parts, wholes)]
+    assert ratio(*padded) == ratio(parts, wholes)
+    assert ratio_change(*padded, *padded[::-1]) == ratio_change(parts, wholes, wholes, parts)
+    assert math.isnan(ratio([1, 0, 0], [2, 0, 0]).low)
+
+
 def test_ratios_cover():
     rng = np.random.default_rng(6)
     found = [ratio_coverage(n, rate, rng) for n in (30, 200) for rate in (0.02, 0.2)]

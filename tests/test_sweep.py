@@ -29,6 +29,16 @@ def leavers(**found):
     return {names[one]: names[by] for one, by, _ in beaten({named[name]: value for name, value in found.items()})}
 
 
+def test_times_of_one_chunk_count_once():
+    slow, fast = outcome(180, 1.0, 0.0), outcome(180, 0.9, 0.0)
+    slow.columns["seconds"][:100] = 0.8  # the second half met a busy machine
+    assert leavers(cactus=slow, ratio=fast) == {}
+    chunked = [
+        Outcomes(one.scores, one.columns, one.places, chunk=100) for one in (outcome(180, 1.0), outcome(180, 0.8))
+    ]
+    assert leavers(cactus=chunked[0], ratio=chunked[1]) == {"cactus": "ratio"}
+
+
 def test_surely_worse_and_no_faster_is_beaten():
     assert leavers(cactus=outcome(120, 1.0), ratio=outcome(180, 1.0)) == {"cactus": "ratio"}
     assert leavers(cactus=outcome(120, 1.0), ratio=outcome(180, 1.01)) == {}
@@ -65,8 +75,8 @@ def test_settings_of_another_temperature_are_no_rivals():
 
 
 def test_a_hopeless_setting_is_stopped_and_the_same_sweep_again_finds_the_same(tmp_path):
-    long = Setting.of("cactus:0.01", 24, PLAIN)  # drafts far more than is ever kept
-    plan = plan_of([LOSSLESS, long.lossless, long], limit=17, rows=2, audit_every=0)
+    bad = Setting.of("interpolation:1", 1, PLAIN)  # the drafter's own answers, half of them wrong, token by token
+    plan = plan_of([LOSSLESS, CACTUS, bad.lossless, bad], limit=40, rows=4, audit_every=0)
     ends, told = [], []
     for _ in range(2):
         with Run(plan, tmp_path) as run:
@@ -77,9 +87,11 @@ def test_a_hopeless_setting_is_stopped_and_the_same_sweep_again_finds_the_same(t
     assert bytes_in(tmp_path / "responses") == before
     left, stopped = ends[0]
     assert told == stopped * 2
-    assert left.settings == (LOSSLESS, long.lossless)
-    assert [(one.setting, one.by, one.problems) for one in stopped] == [("cactus:delta=0.01 m=24", "lossless m=5", 16)]
-    assert {place.split("/")[2] for place in lines_in(tmp_path) if "0002" in place} == {LOSSLESS.key, long.lossless.key}
+    assert left.settings == (LOSSLESS, CACTUS, bad.lossless)
+    assert [(one.setting, one.problems) for one in stopped] == [("interpolation:w=1 m=1", 32)]
+    assert {place.split("/")[2] for place in lines_in(tmp_path) if "0002" in place} == {
+        one.key for one in left.settings
+    }
 
 
 def test_an_interrupted_sweep_goes_on_to_the_same_end(tmp_path, monkeypatch):

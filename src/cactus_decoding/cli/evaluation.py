@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cactus_decoding.evaluation.summary import Summary
     from cactus_decoding.sampling import SamplingParams
 
-_RULES = "verifier,lossless,cactus:0.1,cactus:0.25,cactus:1,typical"
-_GRID = "verifier,lossless"
+_RULES = "verifier,lossless,cactus:0.25,max_ratio=4,cactus:0.1,cactus:0.25,cactus:1,typical"
+_GRID = "verifier,lossless,cactus:0.25,max_ratio=4"
 
 Tasks = Annotated[
     str | None,
@@ -40,7 +40,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="The most problems of eac
 Samples = Annotated[int, typer.Option(min=1, help="Responses to each problem.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the results; the same run goes on where it stopped.")]
 Margin = Annotated[float, typer.Option(help="The largest loss, in points, that you are ready to call none.")]
-AuditEvery = Annotated[int, typer.Option(min=0, help="Measure every N-th problem's calls exactly; 0: none.")]
+AuditEvery = Annotated[int, typer.Option(min=0, help="Measure all calls of one in N problems exactly; 0: none.")]
 MaxNewTokens = Annotated[
     int | None, typer.Option(help="Cap on new tokens; by default the task's own, or 256.", show_default=False)
 ]
@@ -73,6 +73,7 @@ def evaluate(
     max_new_tokens: MaxNewTokens = None,
     max_relaxed: opt.MaxRelaxed = None,
     block: opt.Block = False,
+    raw: opt.Raw = False,
     audit_every: AuditEvery = 10,
     margin: Margin = 2.0,
     rows: Rows = 32,
@@ -97,7 +98,7 @@ def evaluate(
     plan = _plan(
         model, draft, with_references(settings), tasks, data,
         limit=limit, samples=samples, seed=seed, max_new_tokens=max_new_tokens, block=block, audit_every=audit_every,
-        max_relaxed=opt.max_relaxed(max_relaxed), rows=rows, dtype=dtype, device=device,
+        max_relaxed=opt.max_relaxed(max_relaxed), chat=False if raw else None, rows=rows, dtype=dtype, device=device,
     )  # fmt: skip
     hush(model, draft)
     with Run(plan, out_, workers=workers, threads=threads, command=_command()) as run:
@@ -154,6 +155,7 @@ def sweep(
         dtype=dtype, device=device,
     )  # fmt: skip
     hush(model, draft)
+    err.print(f"settings are judged behind every {plan.chunk} problems of each task, from {2 * plan.chunk} on")
     with Run(plan, out_, workers=workers, threads=threads, command=_command()) as run:
         with progress() as bar:
             task = bar.add_task("answering", total=None)

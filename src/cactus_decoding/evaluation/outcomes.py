@@ -30,16 +30,27 @@ class Outcomes:
     ran into the cap on their tokens), ``kl`` (nats, over the tokens of audited responses) and ``audited_tokens``."""
     places: NDArray[np.int64]
     """``[m, 3]``: examined, accepted and relaxed, by place in the block."""
+    chunk: int = 1
+    """Problems that were decoded side by side: their times hang together."""
+
+    def pair(self, part: str, whole: str) -> tuple[Column, Column]:
+        """Two columns for a ratio, in units that are independent: problems, or chunks where time is among them."""
+        columns = self.columns[part], self.columns[whole]
+        if "seconds" not in (part, whole):
+            return columns
+        starts = range(0, len(columns[0]), self.chunk)
+        return np.add.reduceat(columns[0], starts), np.add.reduceat(columns[1], starts)
 
 
-def outcomes_of(records: Sequence[Record], samples: int) -> Outcomes:
-    """Of records in the order of problems, a problem's samples one behind the other."""
+def outcomes_of(records: Sequence[Record], samples: int, chunk: int = 1) -> Outcomes:
+    """Of records in the order of problems, a problem's samples one behind the other; ``chunk`` as in `Outcomes`."""
     rows = [_row(record) for record in records]
     columns = {name: np.asarray([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
     return Outcomes(
         scores=np.asarray([record["score"] for record in records], dtype=np.float64).reshape(-1, samples),
         columns={name: column.reshape(-1, samples).sum(1) for name, column in columns.items()},
         places=_added([record["places"] for record in records]),
+        chunk=chunk,
     )
 
 
@@ -66,7 +77,10 @@ def _added(places: Sequence[Sequence[Sequence[int]]]) -> NDArray[np.int64]:
 
 
 def records_of(plan: Plan, folder: Path, name: str, task: Task, setting: Setting) -> list[Record]:
-    """All responses of one setting to one task that the plan asks for, in order. Raises where some are missing."""
+    """All responses of one setting to one task that the plan asks for, in order, without their events.
+
+    Raises `InvalidParameter` where some are missing.
+    """
     records: list[Record] = []
     for chunk in range(plan.chunks(len(task.items))):
         found = read_chunk(chunk_path(folder, name, setting, chunk))
@@ -77,5 +91,7 @@ def records_of(plan: Plan, folder: Path, name: str, task: Task, setting: Setting
                 f"{str(folder)!r} has no response of {setting.rule!r} to problem {missing[0][0]!r} of {name!r}. Run "
                 "the evaluation to its end first: it goes on where it stopped."
             )
-        records += [found[key] for key in wanted]
+        for key in wanted:
+            del found[key]["events"]  # most of it, and nothing here asks for them
+            records.append(found[key])
     return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -56,6 +57,13 @@ class Setting:
         return None if self.rule == VERIFIER else parse_rule(self.rule)
 
 
+IDENTITY = (
+    "model", "draft", "seed", "max_new_tokens", "max_relaxed", "block", "audit_every", "chat", "rows", "dtype",
+    "device",
+)  # fmt: skip
+"""Fields of a `Plan` that must be the same for results to stand side by side."""
+
+
 def with_references(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """With the lossless setting that each needs to be compared with in front, where it is not there yet."""
     drafted = [setting.lossless for setting in settings if setting.m]
@@ -86,7 +94,7 @@ def labels_of(settings: Sequence[Setting]) -> dict[Setting, str]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole evaluation. A folder of results belongs to one plan, but for what `extends` allows to grow."""
+    """A whole evaluation. A folder of results belongs to one plan, but for what `identity` leaves out."""
 
     model: str
     draft: str | None
@@ -103,7 +111,9 @@ class Plan:
     max_relaxed: int | float | None = None
     block: bool = False
     audit_every: int = 10
-    """All calls of every so-manieth problem are measured exactly; 0: of none."""
+    """All calls of one in so many problems are measured exactly; 0: of none."""
+    chat: bool | None = None
+    """Whether texts get the tokenizer's chat template; None: if it has one."""
     rows: int = 32
     """Responses that decode together."""
     dtype: str | None = None
@@ -141,8 +151,11 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """What must be the same for results to stand side by side. Settings, tasks, limit and samples may grow."""
-        names = ("model", "draft", "seed", "max_new_tokens", "max_relaxed", "block", "audit_every", "rows", "dtype")
-        return {name: getattr(self, name) for name in (*names, "device")}
+        return {name: getattr(self, name) for name in IDENTITY}
+
+    def audits(self, number: int) -> bool:
+        """Whether the problem at this place is measured exactly; drawn, since tasks may deal their kinds in turns."""
+        return self.audit_every > 0 and _drawn(self.seed, number) % self.audit_every == 0
 
     def options(self, setting: Setting, task_options: Options, number: int, sample: int) -> Options:
         """Of one response. ``number`` is the problem's place in its task: the seed hangs on it and nothing else."""
@@ -150,12 +163,19 @@ class Plan:
         options["seed"] = seed_of(self, number, sample)
         if self.max_new_tokens is not None:
             options["max_new_tokens"] = self.max_new_tokens
+        if self.chat is not None:
+            options["chat"] = self.chat
         rule = setting.parsed()
         if rule is not None:
             options |= {"rule": rule, "block": self.block}
-            options["audit"] = int(self.audit_every > 0 and number % self.audit_every == 0 and not rule.looks_ahead)
+            options["audit"] = int(self.audits(number) and not rule.looks_ahead)
             options["max_relaxed"] = None if rule.lossless else self.max_relaxed
         return cast(Options, options)
+
+
+def _drawn(seed: int, number: int) -> int:
+    """A large number that looks drawn at random."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest(), "big")
 
 
 def seed_of(plan: Plan, number: int, sample: int) -> int:

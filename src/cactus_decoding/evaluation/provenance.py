@@ -13,12 +13,13 @@ from typing import Any
 _PACKAGES = ("cactus-decoding", "torch", "transformers", "tokenizers", "numpy", "scipy", "lm-eval")
 
 
-def provenance(command: str, workers: int) -> dict[str, Any]:
+def provenance(command: str, workers: int, threads: int) -> dict[str, Any]:
     """Of one session of a run, for `run.json`."""
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": command,
         "workers": workers,
+        "threads": threads,
         "revision": _revision(),
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},

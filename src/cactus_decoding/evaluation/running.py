@@ -53,7 +53,7 @@ class Run:
         worker.check()
         with ExitStack() as opening:
             opening.enter_context(_locked(self.folder))
-            claim(self.plan, self.tasks, self.folder, provenance(self._command, self.workers))
+            claim(self.plan, self.tasks, self.folder, provenance(self._command, self.workers, torch.get_num_threads()))
             self._team = Alone(worker) if self.workers == 1 else Together(self.plan, self.folder, self.workers)
             opening.callback(self._team.close)
             self._open = opening.pop_all()

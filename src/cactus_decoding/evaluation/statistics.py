@@ -82,7 +82,8 @@ def spread_of(values: Values) -> float:
 def ratio(parts: ArrayLike, wholes: ArrayLike) -> Interval:
     """``R = sum(parts) / sum(wholes)`` over responses, for instance accepted over examined tokens.
 
-    Both are `[n]`, at least 0, one entry per response. The variance is the linearised one of a ratio estimate,
+    Both are `[n]`, at least 0, one entry per response; where both are 0 nothing was measured, and n does not count it.
+    The variance is the linearised one of a ratio estimate,
     ``n / (n - 1) sum (parts - R wholes)^2 / sum(wholes)^2`` (Cochran, Sampling Techniques, 6.4), the quantile
     Student's with n - 1. Nothing to divide by: all NaN; one response: its ends are NaN. Responses that are all alike
     have an interval of width 0: what was seen, not a bound.
@@ -90,6 +91,8 @@ def ratio(parts: ArrayLike, wholes: ArrayLike) -> Interval:
     Raises `InvalidParameter` for shapes that differ or are not `[n]`, for NaN, infinite or negative entries.
     """
     part, whole = _check_counts(parts=parts, wholes=wholes)
+    measured = (part > 0) | (whole > 0)
+    part, whole = part[measured], whole[measured]
     if not whole.sum():
         return Interval(UNKNOWN, UNKNOWN, UNKNOWN)
     estimate = float(part.sum() / whole.sum())
@@ -110,6 +113,8 @@ def ratio_change(parts: ArrayLike, wholes: ArrayLike, ref_parts: ArrayLike, ref_
     part, whole, ref_part, ref_whole = _check_counts(
         parts=parts, wholes=wholes, ref_parts=ref_parts, ref_wholes=ref_wholes
     )
+    measured = part + whole + ref_part + ref_whole > 0
+    part, whole, ref_part, ref_whole = (column[measured] for column in (part, whole, ref_part, ref_whole))
     if not (whole.sum() and ref_part.sum() and ref_whole.sum()):
         return Interval(UNKNOWN, UNKNOWN, UNKNOWN)
     quotient = float(part.sum() / whole.sum() / (ref_part.sum() / ref_whole.sum()))

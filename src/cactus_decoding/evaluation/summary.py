@@ -8,8 +8,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cactus_decoding.evaluation.claim import read_run
 from cactus_decoding.evaluation.outcomes import Outcomes, outcomes_of, records_of
 from cactus_decoding.evaluation.paired import Comparison, compare
@@ -147,23 +145,29 @@ def summarise(
             records[setting] = records_of(plan, folder, name, task, setting)
             done += 1
             watch(done, parts)
-        outcomes = {setting: outcomes_of(rows, plan.samples) for setting, rows in records.items()}
+        outcomes = {setting: outcomes_of(rows, plan.samples, plan.chunk) for setting, rows in records.items()}
         differing = most_differing(task, records, labels_of(plan.settings), plan.samples)
         count = plan.count(len(task.items))
-        found.append(TaskSummary(name, count, plan.samples, rows_of(outcomes, margin), differing))
+        rows = rows_of(outcomes, margin, len(stopped))
+        found.append(TaskSummary(name, count, plan.samples, rows, differing))
     return Summary(read_run(folder), margin, tuple(found), tuple(stopped))
 
 
-def rows_of(outcomes: Mapping[Setting, Outcomes], margin: float = MARGIN) -> tuple[Row, ...]:
-    """Every setting against the lossless one with the same drafts and laws, Holm's correction over all of them."""
+def rows_of(outcomes: Mapping[Setting, Outcomes], margin: float = MARGIN, stopped: int = 0) -> tuple[Row, ...]:
+    """Every setting against the lossless one with the same drafts and laws, Holm's correction over all of them.
+
+    ``stopped``: settings that were begun and left out because of what they showed; they count in the correction.
+    """
     labels = labels_of(list(outcomes))
     tested = [setting for setting in outcomes if setting.in_question]
+    tests = max(len(tested) + stopped, 1)
     compared = {
-        setting: compare(outcomes[reference_of(setting, outcomes)].scores, outcomes[setting].scores, len(tested) or 1)
+        setting: compare(outcomes[reference_of(setting, outcomes)].scores, outcomes[setting].scores, tests)
         for setting in outcomes
         if setting != setting.lossless
     }
-    adjusted = dict(zip(tested, holm([compared[setting].p for setting in tested]))) if tested else {}
+    p = [*(compared[setting].p for setting in tested), *[1.0] * stopped]
+    adjusted = dict(zip(tested, holm(p))) if tested else {}
     return tuple(
         Row(
             setting=setting,
@@ -189,7 +193,7 @@ def reference_of(setting: Setting, settings: Mapping[Setting, Any]) -> Setting:
 
 def figures_of(found: Outcomes) -> dict[str, Interval]:
     """`FIGURES` of one setting."""
-    return {name: ratio(found.columns[part], found.columns[whole]) for name, (part, whole) in FIGURES.items()}
+    return {name: ratio(*found.pair(part, whole)) for name, (part, whole) in FIGURES.items()}
 
 
 def changes_of(setting: Setting, outcomes: Mapping[Setting, Outcomes]) -> dict[str, Interval]:
@@ -202,6 +206,4 @@ def changes_of(setting: Setting, outcomes: Mapping[Setting, Outcomes]) -> dict[s
 
 
 def _change(name: str, mine: Outcomes, other: Outcomes) -> Interval:
-    part, whole = FIGURES[name]
-    columns = (mine.columns[part], mine.columns[whole], other.columns[part], other.columns[whole])
-    return ratio_change(*map(np.asarray, columns))
+    return ratio_change(*mine.pair(*FIGURES[name]), *other.pair(*FIGURES[name]))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from cactus_decoding.evaluation.outcomes import Outcomes, outcomes_of, records_of
 from cactus_decoding.evaluation.paired import compare
 from cactus_decoding.evaluation.plan import Plan, Setting, labels_of
 from cactus_decoding.evaluation.running import Run, Watch
 from cactus_decoding.evaluation.statistics import ratio_change
+from cactus_decoding.evaluation.verdicts import MARGIN
+from cactus_decoding.evaluation.worker import Unit
 
 _PATIENCE = 2  # chunks of every task before the first judgement
 
@@ -47,8 +47,8 @@ def sweep(run: Run, watch: Watch, tell: Tell = lambda stopped: None) -> tuple[Pl
     whole, alive = run.units(), list(plan.settings)
     chunks = max((unit.chunk for unit in whole), default=-1) + 1
     for chunk in range(chunks):
-        units = [unit for unit in whole if unit.setting in alive and unit.chunk <= chunk]
-        run.carry_out(units, _among(watch, len(units), [unit for unit in whole if unit.setting in alive]))
+        left = [unit for unit in whole if unit.setting in alive]
+        run.carry_out([unit for unit in left if unit.chunk <= chunk], _among(watch, left, chunk))
         if not _PATIENCE - 1 <= chunk < chunks - 1:
             continue
         asked = replace(plan, limit=min((chunk + 1) * plan.chunk, plan.limit or (chunk + 1) * plan.chunk))
@@ -60,9 +60,10 @@ def sweep(run: Run, watch: Watch, tell: Tell = lambda stopped: None) -> tuple[Pl
     return replace(plan, settings=tuple(alive)), stopped
 
 
-def _among(watch: Watch, units: int, whole: Sequence[object]) -> Watch:
-    """The progress of part of the units as that of all that will be run if nobody else leaves."""
-    return lambda done, parts: watch(done, round(parts * len(whole) / max(units, 1)))
+def _among(watch: Watch, left: Sequence[Unit], chunk: int) -> Watch:
+    """The progress up to a chunk as that of all that will be run if nobody else leaves."""
+    begun = sum(unit.chunk <= chunk for unit in left)
+    return lambda done, parts: watch(done, round(parts * len(left) / max(begun, 1)))
 
 
 def _all_tasks(run: Run, plan: Plan, setting: Setting) -> Outcomes:
@@ -70,14 +71,15 @@ def _all_tasks(run: Run, plan: Plan, setting: Setting) -> Outcomes:
     records = [
         record for name, task in run.tasks.items() for record in records_of(plan, run.folder, name, task, setting)
     ]
-    return outcomes_of(records, plan.samples)
+    return outcomes_of(records, plan.samples, plan.chunk)
 
 
 def beaten(found: Mapping[Setting, Outcomes]) -> list[tuple[Setting, Setting, str]]:
     """Settings that another one of the same law beats, with it and in what.
 
-    Beaten: surely (95%, paired) worse in score or surely slower in seconds per answer, and in the other of the two no
-    better as far as can be seen. Lossless and the verifier alone stay: everything is measured against them.
+    Beaten: worse in score (paired, 95%) by one that is no slower; or slower per answer (95%, chunks as the units) than
+    one that loses no more than `MARGIN` to it (95%). Every look is by itself: a sweep makes a grid smaller, it proves
+    nothing. Lossless and the verifier alone stay: everything is measured against them.
     """
     lost: list[tuple[Setting, Setting, str]] = []
     for setting in found:
@@ -93,10 +95,11 @@ def beaten(found: Mapping[Setting, Outcomes]) -> list[tuple[Setting, Setting, st
 def _why(mine: Outcomes, other: Outcomes) -> str:
     """In what the other one is better; "" where it does not beat mine."""
     gain = compare(mine.scores, other.scores).difference
-    columns = [one.columns[name] for one in (other, mine) for name in ("seconds", "answers")]
-    slower = ratio_change(*map(np.asarray, columns))
-    if gain.low > 0 and slower.estimate <= 0:
+    time = ratio_change(*other.pair("seconds", "answers"), *mine.pair("seconds", "answers"))
+    if gain.low > 0 and time.estimate <= 0:
         return f"{100 * gain.estimate:.1f} points better and no slower"
-    if slower.high < 0 and gain.estimate >= 0:
-        return f"{-100 * slower.estimate:.0f}% less time per answer and no worse"
+    if time.high < 0 and gain.low > -MARGIN:
+        return (
+            f"{-100 * time.estimate:.0f}% faster per answer and no more than {-100 * min(gain.low, 0):.1f} points worse"
+        )
     return ""

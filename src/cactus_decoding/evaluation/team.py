@@ -84,7 +84,7 @@ class Together:
         except BrokenProcessPool as error:
             raise OutputFailed(
                 "a worker process ended unexpectedly, perhaps for want of memory. Every response that was finished is "
-                "safe: run the same command again, with fewer workers or rows."
+                "safe: run the same command again, with fewer workers."
             ) from error
 
     def close(self) -> None:

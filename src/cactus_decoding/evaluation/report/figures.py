@@ -36,7 +36,7 @@ def draw_frontiers(task: TaskSummary) -> Figure:
         quality.set_yticks([tick for tick in _TICKS if min(quality.get_ylim()) <= tick <= max(quality.get_ylim())])
         quality.yaxis.set_major_formatter("{x:+g}")
         quality.minorticks_off()
-        quality.set_title("quality against speed, with paired 95% intervals", size=9.5)
+        quality.set_title("quality against tokens per call, with paired 95% intervals", size=9.5)
         deviation.set(xlabel="KL from the verifier, nats per token", ylabel="share of examined drafts that is accepted")
         deviation.set_title("acceptance against deviation", size=9.5)
         figure.legend(*quality.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)

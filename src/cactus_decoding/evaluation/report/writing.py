@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.evaluation.plan import IDENTITY, Plan
 from cactus_decoding.evaluation.report.figures import draw_frontiers, draw_places
 from cactus_decoding.evaluation.report.html import html_of
 from cactus_decoding.evaluation.report.markdown import markdown_of
@@ -13,6 +16,9 @@ from cactus_decoding.evaluation.store import replace_file
 from cactus_decoding.evaluation.summary import Summary, TaskSummary
 from cactus_decoding.pictures import canvas
 from cactus_decoding.sampling import SamplingParams
+
+_SHOWN = ("model", "draft", "rows", "seed")  # in lines of their own
+_USUAL = {field.name: field.default for field in fields(Plan) if field.name in IDENTITY and field.name not in _SHOWN}
 
 
 def write_report(summary: Summary, folder: Path, name: str = "report") -> list[Path]:
@@ -27,7 +33,7 @@ def write_report(summary: Summary, folder: Path, name: str = "report") -> list[P
     files = []
     for number, (task, some) in enumerate(drawn.items()):
         for kind, _, figure in some:
-            saved = canvas.save(figure, folder / f"{name}-{_slug(number)}{kind}")
+            saved = canvas.save(figure, folder / f"{name}-{_numbered(number)}{kind}")
             pictures.setdefault(task, []).append(saved[0].name)
             files += saved[:1]
             saved[1].unlink()  # the HTML holds it
@@ -52,8 +58,8 @@ def _drawn(task: TaskSummary) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _slug(number: int) -> str:
-    """Short where there is one task."""
+def _numbered(number: int) -> str:
+    """Nothing for the first task, which is mostly the only one."""
     return f"{number + 1}-" if number else ""
 
 
@@ -69,15 +75,27 @@ def told_of(summary: Summary) -> list[tuple[str, str]]:
         ("draft length", ", ".join(map(str, sorted({setting.m for setting in settings if setting.m})))),
         ("laws", "; ".join(dict.fromkeys(_law(setting.sampling) for setting in settings))),
         ("decoded", f"{plan['rows']} responses together, seed {plan['seed']}"),
+        ("also", ", ".join(f"{name}={plan[name]}" for name, usual in _USUAL.items() if plan.get(name) != usual)),
         ("command", session["command"]),
         ("versions", versions + (f", revision {session['revision'][:12]}" if session["revision"] else "")),
         (
             "machine",
             f"{machine['processor']}, {machine['cores']} cores" + (f", {machine['gpu']}" if "gpu" in machine else ""),
         ),
-        ("last session", f"{session['started']}, workers: {session['workers']}"),
+        ("last session", f"{session['started']}, workers: {session['workers']}, threads of each: {session['threads']}"),
+        ("sessions before", _sessions(summary.run["sessions"])),
     ]
     return [(name, value) for name, value in told if value]
+
+
+def _sessions(sessions: Sequence[Mapping[str, Any]]) -> str:
+    """Whether times and texts come from different code or circumstances."""
+    revisions = len({session["revision"] for session in sessions})
+    if len(sessions) == 1:
+        return ""
+    return f"{len(sessions) - 1}, times are compared across them" + (
+        f"; {revisions} revisions of the code" if revisions > 1 else ""
+    )
 
 
 def _law(sampling: SamplingParams) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.evaluation.tasks.base import Item, Task
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_CHOICE = re.compile(r"\b([A-Z])\b")
+_NUMBER = re.compile(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?")
+_CHOICE = re.compile(r"\b([A-H])\b")  # a lone I is a word
 
 
 def _exact(text: str, answer: str) -> bool:
@@ -53,8 +53,8 @@ COMPARISONS: dict[str, Callable[[str, str], bool]] = {
     "regex": _regex,
 }
 """exact: the response is the answer, but for case and white space; contains: the answer stands in it; number: its last
-number is the answer; choice: its last capital letter that stands alone is; regex: the answer, a pattern, is found in
-it."""
+number is the answer; choice: its last letter from A to H that stands alone is; regex: the answer, a pattern, is found
+in it."""
 _KEYS = ("id", "prompt", "answer", "compare")
 
 
@@ -118,7 +118,7 @@ def _require_fitting(entry: dict[str, Any], where: str) -> None:
         raise InvalidParameter(f"{where}: answer is {answer!r}, but must be text or a number.")
     fits = {
         "number": _NUMBER.fullmatch(str(answer)) is not None,
-        "choice": re.fullmatch("[A-Z]", str(answer)) is not None,
+        "choice": re.fullmatch("[A-H]", str(answer)) is not None,
         "regex": _compiles(str(answer)),
     }
     if not fits.get(compare, str(answer).strip() != ""):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cactus_decoding.errors import InvalidParameter
 from cactus_decoding.evaluation.tasks.abacus import COUNT, Abacus
 from cactus_decoding.evaluation.tasks.base import Task
 from cactus_decoding.evaluation.tasks.jsonl import JsonLines
@@ -23,9 +24,12 @@ def make_task(name: str, data: Mapping[str, Path] | None = None, count: int | No
         InvalidParameter: an unknown name (with the nearest ones), or a file that does not fit.
         MissingExtra: lm-evaluation-harness is needed and not installed.
     """
+    made_here = name == Abacus.name or name.endswith(_SUFFIXES) or "/" in name
+    if made_here and name in (data or {}):
+        raise InvalidParameter(f"a data file is given for {name!r}, which needs none: it is for tasks of the harness.")
     if name == Abacus.name:
         return Abacus(COUNT if count is None else count)
-    if name.endswith(_SUFFIXES) or "/" in name:
+    if made_here:
         return JsonLines(Path(name))
     from cactus_decoding.evaluation.tasks.lm_eval import LmEvalTask
 

@@ -9,8 +9,8 @@ Cactus(1), measured on other problems than those asked here.
 smollm2: SmolLM2-135M-Instruct on 160 easy questions (`benchmarks.easy`), with prompt lookup and with its own first 28
 of 30 layers as the drafter, at the paper's sampling.
 
-Takes two hours. Interrupted, it goes on where it stopped: the responses stay in --folder. Writes reports to
-docs/results/quality/.
+Takes two hours. Interrupted, it goes on where it stopped: the responses stay in --folder, with the reports; these are
+copied, but for the HTML, to docs/results/quality/.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -130,8 +131,11 @@ def evaluate(name: str, plan: Plan, args: argparse.Namespace) -> None:
         with progress() as bar:
             task = bar.add_task(name, total=None)
             run.carry_out(run.units(), lambda done, parts: bar.update(task, completed=done, total=parts))
-        for file in write_report(summarise(plan, run.folder, run.tasks), RESULTS, name):
-            print(file, flush=True)
+        files = write_report(summarise(plan, run.folder, run.tasks), args.folder, name)
+    for file in files:
+        print(file, flush=True)
+        if file.suffix != ".html":
+            shutil.copy(file, RESULTS)
 
 
 def matched(sampling: SamplingParams, args: argparse.Namespace) -> dict[str, list[str]]:

@@ -31,16 +31,25 @@ def draw_frontiers(task: TaskSummary) -> Figure:
             _draw(quality, rows, "tokens_per_call", None, look, name)
             _draw(deviation, rows, "kl_per_token", "acceptance", look, name)
         quality.axhline(0, color="#888888", linewidth=0.8, zorder=1)
-        quality.set(xlabel="tokens per verifier call", ylabel="score less that of lossless, points (denser beyond 5)")
-        quality.set_yscale("symlog", linthresh=_LINEAR, linscale=1.5)
-        quality.set_yticks([tick for tick in _TICKS if min(quality.get_ylim()) <= tick <= max(quality.get_ylim())])
-        quality.yaxis.set_major_formatter("{x:+g}")
-        quality.minorticks_off()
+        quality.set(xlabel="tokens per verifier call", ylabel="score less that of lossless, in points")
+        _squeeze(quality)
         quality.set_title("quality against tokens per call, with paired 95% intervals", size=9.5)
         deviation.set(xlabel="KL from the verifier, nats per token", ylabel="share of examined drafts that is accepted")
         deviation.set_title("acceptance against deviation", size=9.5)
         figure.legend(*quality.get_legend_handles_labels(), loc="outside right center", handlelength=3.5)
     return figure
+
+
+def _squeeze(axes: Axes) -> None:
+    """Where there are large losses, an axis on which small ones stay readable."""
+    low, high = axes.get_ylim()
+    if low > -_LINEAR and high < _LINEAR:
+        return
+    axes.set_yscale("symlog", linthresh=_LINEAR, linscale=1.5)
+    axes.set_yticks([tick for tick in _TICKS if low <= tick <= high])
+    axes.yaxis.set_major_formatter("{x:+g}")
+    axes.minorticks_off()
+    axes.set_ylabel(f"{axes.get_ylabel()} (denser beyond {_LINEAR})")
 
 
 def _plain(name: str) -> str:

@@ -30,13 +30,20 @@ def test_eval_prints_a_table_or_one_document_and_names_its_files(cactus_command,
     assert all(len(line) <= 80 for line in out.split("\n") if "points" not in line and "problems" not in line)
 
 
+def test_lossless_is_always_among_the_rules(cactus_command, tmp_path):
+    words = ("eval", "--rules", "verifier", "--limit", "2", "--threads", "1", "--out", str(tmp_path / "out"), "--json")
+    status, out, _ = cactus_command(*words)
+    assert status == 0
+    assert [row["rule"] for row in json.loads(out)["tasks"][0]["settings"]] == ["lossless", "verifier"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["eval", "--rules", "lossless,cactsu:1"], "Did you mean 'cactus'?"),
         (["eval", "--rules", "cactus:1,cactus:delta=1.0"], "the rule 'cactus:delta=1' is given twice"),
         (["eval", "--rules", ""], "there is no rule to evaluate"),
-        (["eval", "--rules", "verifier"], "Add a rule, such as lossless"),
+        (["sweep", "--rules", "verifier", "--delta", "", "--alpha", ""], "Add a rule, such as lossless"),
         (["eval", "--tasks", "no/such.jsonl"], "'no/such.jsonl' cannot be read"),
         (["eval", "--tasks", ","], "there is no task to evaluate"),
         (["eval", "--model", "some/model"], "there is no task for 'some/model'. Name some: --tasks"),

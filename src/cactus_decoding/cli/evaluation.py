@@ -88,15 +88,17 @@ def evaluate(
     _require_extra()
     share = _share(margin)
     from cactus_decoding.cli.loading import hush
-    from cactus_decoding.evaluation.plan import Setting, with_references
+    from cactus_decoding.evaluation.plan import Setting
     from cactus_decoding.evaluation.running import Run
     from cactus_decoding.rules import split_specs
     from cactus_decoding.sampling import SamplingParams
 
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    settings = [Setting.of(rule, m, sampling) for rule in split_specs(rules)]
+    specs = split_specs(rules)
+    if specs and "lossless" not in specs:
+        specs.insert(0, "lossless")
     plan = _plan(
-        model, draft, with_references(settings), tasks, data,
+        model, draft, [Setting.of(spec, m, sampling) for spec in specs], tasks, data,
         limit=limit, samples=samples, seed=seed, max_new_tokens=max_new_tokens, block=block, audit_every=audit_every,
         max_relaxed=opt.max_relaxed(max_relaxed), chat=False if raw else None, rows=rows, dtype=dtype, device=device,
     )  # fmt: skip

@@ -28,6 +28,14 @@ def carried_out(plan, folder, **how):
 
 def lines_in(folder):
     """Every whole line of every file of responses, by the file's place: what a kill must not take away."""
+    while True:
+        try:
+            return _lines_in(folder)
+        except FileNotFoundError:  # a run at work has just put the compressed file in its place
+            continue
+
+
+def _lines_in(folder):
     found = {}
     for path in sorted(folder.glob("responses/*/*/*.jsonl*")):
         if path.suffix == ".new":

@@ -33,6 +33,10 @@ class MissingExtra(CactusError, ImportError):
     """An optional package is needed; the message names the pip command that brings it."""
 
 
+class UnsupportedEngine(CactusError, RuntimeError):
+    """Another engine, in a version or a mode that this package cannot act in."""
+
+
 class OutputFailed(CactusError, OSError):
     """Results cannot be written: a full disk, a folder that may not be written to."""
 

@@ -16,6 +16,7 @@ from cactus_decoding.cli.explain import explain
 from cactus_decoding.cli.generate import generate
 from cactus_decoding.cli.lm_eval import PASSED_ON, lm_eval
 from cactus_decoding.cli.rules import rules
+from cactus_decoding.cli.vllm_check import vllm_check
 from cactus_decoding.errors import CactusError
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def _options(
 for command in (calibrate, demo, doctor, explain, generate, rules, sweep):
     app.command()(command)
 app.command("eval")(evaluate)
+app.command("vllm-check")(vllm_check)
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 
 

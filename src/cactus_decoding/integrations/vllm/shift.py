@@ -16,7 +16,7 @@ from cactus_decoding.divergences import DIVERGENCES
 from cactus_decoding.integrations.vllm.relaxation import Relaxation
 
 _UNBOUNDED = 1e300
-"""A budget that raises every token to 1, finite so that it stays a number beside a factor of 0."""
+"""A budget or a ceiling that bounds nothing, finite so that it stays a number beside a factor of 0."""
 _NEARLY_ONE = 1.0 - 1e-12
 """The gamma that stands for 1, whose logit is infinite. In float32 the token then has all of the law."""
 
@@ -36,7 +36,9 @@ class Dials:
     def of(cls, relaxations: Sequence[Relaxation | None], device: torch.device) -> Dials:
         """One entry per request; None is lossless."""
         rows = [
-            (0.0, 1.0, -1.0) if r is None else (min(r.delta, _UNBOUNDED), r.ceiling, r.delta if r.exact else -1.0)
+            (0.0, 1.0, -1.0)
+            if r is None
+            else (min(r.delta, _UNBOUNDED), min(r.ceiling, _UNBOUNDED), r.delta if r.exact else -1.0)
             for r in relaxations
         ]
         delta, ceiling, exact = torch.tensor(rows, dtype=torch.float64).to(device, non_blocking=True).unbind(1)

@@ -1,5 +1,7 @@
+import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +177,16 @@ def test_a_request_in_full_owes_nothing_to_the_defaults_but_the_caps_it_left_out
     extra = found.parameters().keys() - relaxation.parameters().keys()
     assert extra <= {"cactus_max_ratio", "cactus_max_relaxed"}
     assert all(found.parameters()[name] == default.parameters()[name] for name in extra)
+
+
+def test_numbers_of_numpy_become_plain():
+    """They go to another process as JSON or MessagePack."""
+    found = relaxation_of(
+        {"cactus_delta": np.float64(0.5), "cactus_max_ratio": np.int64(4), "cactus_max_relaxed": np.int64(3)}
+    )
+    assert json.loads(json.dumps(found.parameters())) == found.parameters()
+    found = relaxation_of({"cactus_rule": "ratio", "cactus_alpha": np.float32(4)})
+    assert json.loads(json.dumps(found.parameters())) == found.parameters()
 
 
 def test_a_worker_relaxes_nothing_that_the_front_end_has_not_let_through():

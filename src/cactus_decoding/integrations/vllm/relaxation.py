@@ -103,9 +103,10 @@ def relaxation_of(given: Mapping[str, Any], defaults: Mapping[str, Any] | None =
             f"{', '.join(given)} needs {dial}, which neither the request nor this server gives: without it nothing is "
             f"relaxed. Add {dial}, or leave the rest out."
         )
-    max_relaxed = values.get("cactus_max_relaxed")
+    max_relaxed = None
     if "cactus_max_relaxed" in values:  # a null is refused as well: it would lift the server's own cap
-        require_whole("cactus_max_relaxed", max_relaxed, 0, "0 is lossless; leave it out for no cap")
+        require_whole("cactus_max_relaxed", values["cactus_max_relaxed"], 0, "0 is lossless; leave it out for no cap")
+        max_relaxed = int(values["cactus_max_relaxed"])  # plain, as it must be to go to another process
     rule = _rule(name, values)
     return None if rule.lossless or max_relaxed == 0 else Relaxation(rule, max_relaxed)
 

@@ -16,7 +16,7 @@ from cactus_decoding.divergences import DIVERGENCES
 from cactus_decoding.integrations.vllm.relaxation import Relaxation
 
 _UNBOUNDED = 1e300
-"""A budget or a ceiling that bounds nothing, finite so that it stays a number beside a factor of 0."""
+"""A budget that raises every token to 1, finite so that it stays a number beside a factor of 0."""
 _NEARLY_ONE = 1.0 - 1e-12
 """The gamma that stands for 1, whose logit is infinite. In float32 the token then has all of the law."""
 
@@ -36,9 +36,7 @@ class Dials:
     def of(cls, relaxations: Sequence[Relaxation | None], device: torch.device) -> Dials:
         """One entry per request; None is lossless."""
         rows = [
-            (0.0, 1.0, -1.0)
-            if r is None
-            else (min(r.delta, _UNBOUNDED), min(r.ceiling, _UNBOUNDED), r.delta if r.exact else -1.0)
+            (0.0, 1.0, -1.0) if r is None else (min(r.delta, _UNBOUNDED), r.ceiling, r.delta if r.exact else -1.0)
             for r in relaxations
         ]
         delta, ceiling, exact = torch.tensor(rows, dtype=torch.float64).to(device, non_blocking=True).unbind(1)
@@ -72,7 +70,8 @@ def raised(q: Tensor, dials: Dials) -> Tensor:
     gamma = (q + torch.sqrt(2.0 * dials.delta * q * (1.0 - q))).clamp_max(1.0)
     for budget in dials.budgets:
         gamma = torch.where(dials.exact == budget, DIVERGENCES["kl"].raise_exact(q, budget), gamma)
-    return torch.maximum(torch.minimum(gamma, dials.ceiling * q), q)
+    # fmin, because no ceiling times a q of 0 is NaN, which bounds nothing
+    return torch.maximum(torch.fmin(gamma, dials.ceiling * q), q)
 
 
 def lift(logits: Tensor, n: Tensor, dials: Dials) -> Lift:

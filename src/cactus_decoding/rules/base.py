@@ -116,7 +116,10 @@ def scaled_weights(p: Tensor, q: Tensor, scale: Tensor) -> Tensor:
 
 def require_within(name: str, value: object, least: float, most: float | None, hint: str) -> None:
     """Raise `InvalidParameter`, with the range and the value, unless this is a finite number in the range."""
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond all floats
+        number = math.inf
     if not (math.isfinite(number) and number >= least and (most is None or number <= most)):
         bounds = f"of at least {least:g}" if most is None else f"from {least:g} to {most:g}"
         raise InvalidParameter(f"{name} is {value!r}, but must be a finite number {bounds} ({hint}).")

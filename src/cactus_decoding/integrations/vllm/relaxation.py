@@ -103,9 +103,10 @@ def relaxation_of(given: Mapping[str, Any], defaults: Mapping[str, Any] | None =
             f"{', '.join(given)} needs {dial}, which neither the request nor this server gives: without it nothing is "
             f"relaxed. Add {dial}, or leave the rest out."
         )
-    max_relaxed = values.get("cactus_max_relaxed")
-    if max_relaxed is not None:
-        require_whole("cactus_max_relaxed", max_relaxed, 0, "0 is lossless; leave it out for no cap")
+    max_relaxed = None
+    if "cactus_max_relaxed" in values:  # a null is refused as well: it would lift the server's own cap
+        require_whole("cactus_max_relaxed", values["cactus_max_relaxed"], 0, "0 is lossless; leave it out for no cap")
+        max_relaxed = int(values["cactus_max_relaxed"])  # plain, as it must be to go to another process
     rule = _rule(name, values)
     return None if rule.lossless or max_relaxed == 0 else Relaxation(rule, max_relaxed)
 
@@ -134,10 +135,12 @@ def _rule(name: str, values: Mapping[str, Any]) -> Cactus | BoundedRatio:
         require_within("cactus_alpha", values["cactus_alpha"], 1.0, None, "1 is lossless; try 4")
         return BoundedRatio(float(values["cactus_alpha"]), recovery="shift")
     require_within("cactus_delta", values["cactus_delta"], 0.0, None, "nats; 0 is lossless, try 0.25")
-    ceiling = values.get("cactus_max_ratio")
-    if ceiling is not None:
-        require_within("cactus_max_ratio", ceiling, 1.0, None, "1 is lossless; leave it out for no cap")
-        ceiling = float(ceiling)
+    ceiling = None
+    if "cactus_max_ratio" in values:
+        require_within(
+            "cactus_max_ratio", values["cactus_max_ratio"], 1.0, None, "1 is lossless; leave it out for no cap"
+        )
+        ceiling = float(values["cactus_max_ratio"])
     return Cactus(float(values["cactus_delta"]), "exact" if name == "exact" else "second_order", max_ratio=ceiling)
 
 

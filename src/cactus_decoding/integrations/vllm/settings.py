@@ -55,6 +55,8 @@ class Settings:
                 require_whole("maximum max_relaxed", value, 1, "leave it out for no bound")
             else:
                 require_within(f"maximum {name}", value, 0.0 if name == "delta" else 1.0, None, "leave it out for none")
+        for rule, (dial, *_) in READS.items():  # each default, also where the default rule does not read it
+            relaxation_of({"cactus_rule": rule, dial: self.defaults.get(dial, 1.0)}, self.defaults)
         self.relaxation_of({})
 
     def relaxation_of(self, extra_args: Mapping[str, Any] | None) -> Relaxation | None:
@@ -99,14 +101,14 @@ def of_environment(environment: Mapping[str, str]) -> Settings:
     _require_known("the variable", variables, _VARIABLES, ENVIRONMENT)
     file = _file(variables.get("CONFIG"))
     defaults = {**file.get("defaults", {})}
-    defaults |= {name: _value(variables[name.upper()]) for name in _DEFAULTED if name.upper() in variables}
+    defaults |= {name: _value(name.upper(), variables) for name in _DEFAULTED if name.upper() in variables}
     maximum = {**file.get("maximum", {})}
     for name in BOUNDED:
-        if f"MAXIMUM_{name.upper()}" in variables:
-            maximum[name] = _value(variables[f"MAXIMUM_{name.upper()}"])
+        if (variable := f"MAXIMUM_{name.upper()}") in variables:
+            maximum[name] = _value(variable, variables)
     log_requests = file.get("log_requests", False)
     if "LOG_REQUESTS" in variables:
-        log_requests = _value(variables["LOG_REQUESTS"])
+        log_requests = _value("LOG_REQUESTS", variables)
     if log_requests not in (True, False, 0, 1):
         raise InvalidParameter(f"log_requests is {log_requests!r}, but must be true or false.")
     return Settings({f"{PREFIX}{name}": value for name, value in defaults.items()}, maximum, bool(log_requests))
@@ -117,7 +119,7 @@ def _file(path: str | None) -> dict[str, Any]:
         return {}
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidParameter(f"{ENVIRONMENT}CONFIG is {path!r}, which cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise InvalidParameter(f"{path} holds {found!r}, but must be a mapping of {', '.join(_SECTIONS)}.")
@@ -138,6 +140,9 @@ def _require_known(where: str, found: Mapping[str, Any], names: tuple[str, ...],
             raise InvalidParameter(f"{where} {prefix}{name} is no setting of Cactus for vLLM: {hint}")
 
 
-def _value(text: str) -> Any:
+def _value(name: str, variables: Mapping[str, str]) -> Any:
     """A variable's text as YAML reads it: 0.25 is a number, "exact" a name."""
-    return yaml.safe_load(text)
+    try:
+        return yaml.safe_load(variables[name])
+    except yaml.YAMLError as error:
+        raise InvalidParameter(f"{ENVIRONMENT}{name} is {variables[name]!r}, which cannot be read: {error}") from error

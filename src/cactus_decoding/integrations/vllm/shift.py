@@ -70,7 +70,8 @@ def raised(q: Tensor, dials: Dials) -> Tensor:
     gamma = (q + torch.sqrt(2.0 * dials.delta * q * (1.0 - q))).clamp_max(1.0)
     for budget in dials.budgets:
         gamma = torch.where(dials.exact == budget, DIVERGENCES["kl"].raise_exact(q, budget), gamma)
-    return torch.maximum(torch.minimum(gamma, dials.ceiling * q), q)
+    # fmin, because no ceiling times a q of 0 is NaN, which bounds nothing
+    return torch.maximum(torch.fmin(gamma, dials.ceiling * q), q)
 
 
 def lift(logits: Tensor, n: Tensor, dials: Dials) -> Lift:

@@ -158,7 +158,8 @@ def relaxed_rows(lifted: Lift, drafts: Drafts, accepted: Tensor, p: Tensor, mark
 
 
 def _cap(member: Member | None) -> int:
-    return _ENDLESS if member is None or member.relaxation.max_relaxed is None else member.relaxation.max_relaxed
+    most = None if member is None else member.relaxation.max_relaxed
+    return _ENDLESS if most is None else min(most, _ENDLESS)  # a larger one would not fit a tensor
 
 
 def _spent(members: Sequence[Member | None], device: torch.device) -> Tensor:

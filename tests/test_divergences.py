@@ -149,3 +149,12 @@ def test_a_budget_must_be_a_finite_number_of_at_least_zero(delta):
 def test_unknown_divergence_lists_the_known_ones():
     with pytest.raises(InvalidParameter, match="'wasserstein'.*hellinger2, js, kl"):
         get_divergence("wasserstein")
+
+
+@pytest.mark.parametrize("name", sorted(DIVERGENCES))
+def test_each_entry_may_have_a_budget_of_its_own(name):
+    q = torch.tensor([0.0, 1e-6, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0], dtype=torch.float64).repeat(4)
+    budgets = torch.tensor([0.0, 0.01, 0.3, 1.0], dtype=torch.float64).repeat_interleave(8)
+    divergence = DIVERGENCES[name]
+    alone = torch.cat([divergence.raise_exact(q[:8], float(budget)) for budget in budgets[::8]])
+    assert torch.equal(divergence.raise_exact(q, budgets), alone)

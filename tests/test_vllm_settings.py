@@ -443,3 +443,9 @@ def test_a_folder_is_no_file(tmp_path):
     assert f"CACTUS_VLLM_CONFIG is '{tmp_path}', which cannot be read" in refusal(
         of_environment, {"CACTUS_VLLM_CONFIG": str(tmp_path)}
     )
+
+
+@pytest.mark.parametrize("cap", [2**31, 2**64, 10**30])
+def test_a_cap_beyond_every_response_is_refused(cap):
+    with pytest.raises(InvalidParameter, match=f"cactus_max_relaxed is {cap}"):
+        relaxation_of({"cactus_delta": 1, "cactus_max_relaxed": cap})

@@ -62,32 +62,34 @@ class Divergence(ABC):
         ``q = 1 / (1 + 2 delta)``, by ``ln(1 + 2 delta) - delta``.
         """
         require_budget(delta)
+        return self._second_order(q, delta)
+
+    def _second_order(self, q: Tensor, delta: float | Tensor) -> Tensor:
         reach = torch.sqrt(2.0 * (delta / self.curvature) * q * (1.0 - q))
         return (q + reach).clamp_max(1.0)
 
-    def raise_exact(self, q: Tensor, delta: float) -> Tensor:
+    def raise_exact(self, q: Tensor, delta: float | Tensor) -> Tensor:
         """The largest ``gamma`` in [q, 1] with ``coin(gamma, q) <= delta``, elementwise.
+
+        A tensor gives each entry a budget of its own, which is taken as it is; q stays where that is 0.
 
         Newton's method from the second-order start, safeguarded by bisection, in float64 whatever the type of
         ``q``. The coin divergence is convex in gamma with its minimum 0 at q, so after one step Newton comes
         down on the root from the right. The answer is rounded towards q, so the budget holds in q's own type.
         """
-        require_budget(delta)
-        if delta == 0.0:
-            return q.clone()
-        wide = q.to(torch.float64)
-        inside = (wide > 0.0) & (wide < 1.0)
-        certain = inside & (self.coin(torch.ones_like(wide), wide) <= delta)
+        wide, budget = q.to(torch.float64), _budgets(q, delta)
+        inside = (wide > 0.0) & (wide < 1.0) & (budget > 0.0)
+        certain = inside & (self.coin(torch.ones_like(wide), wide) <= budget)
         gamma = torch.where(certain, 1.0, wide)
         sought = inside & ~certain
-        gamma[sought] = self._root(wide[sought], delta)
+        gamma[sought] = self._root(wide[sought], budget[sought])
         return _round_down(gamma, q)
 
-    def _root(self, q: Tensor, delta: float) -> Tensor:
+    def _root(self, q: Tensor, delta: Tensor) -> Tensor:
         """The roots themselves, ``[N]`` in float64; those that are found leave the search."""
         root, place = q.clone(), torch.arange(len(q), device=q.device)
         low, high = q, torch.ones_like(q)
-        following, reach = self.raise_second_order(q, delta), high - low
+        following, reach = self._second_order(q, delta), high - low
         for _ in range(_ROOT_STEPS):
             middle = 0.5 * (low + high)
             inside = (following > low) & (following < high)
@@ -99,7 +101,8 @@ class Divergence(ABC):
             far = (excess.abs() > _SLACK * delta) & (high - low > _TOLERANCE)
             if not bool(far.any()):
                 break
-            place, q, low, high, gamma, excess, reach = (x[far] for x in (place, q, low, high, gamma, excess, reach))
+            state = (place, q, delta, low, high, gamma, excess, reach)
+            place, q, delta, low, high, gamma, excess, reach = (x[far] for x in state)
             slope = self.slope(gamma / q) - self.slope((1.0 - gamma) / (1.0 - q))
             newton = gamma - excess / slope
             step = (newton - gamma).abs()
@@ -114,6 +117,14 @@ def _round_down(gamma: Tensor, q: Tensor) -> Tensor:
     narrow = gamma.to(q.dtype)
     narrow = torch.where(narrow.to(gamma.dtype) > gamma, torch.nextafter(narrow, torch.zeros_like(narrow)), narrow)
     return torch.maximum(narrow, q)
+
+
+def _budgets(q: Tensor, delta: float | Tensor) -> Tensor:
+    """The budget of each entry, in float64."""
+    if isinstance(delta, Tensor):
+        return delta.to(torch.float64).expand_as(q)
+    require_budget(delta)
+    return torch.full_like(q, delta, dtype=torch.float64)
 
 
 def require_budget(delta: float) -> None:
@@ -206,10 +217,9 @@ class TotalVariation(Divergence):
     def raise_second_order(self, q: Tensor, delta: float) -> Tensor:
         return self.raise_exact(q, delta)
 
-    def raise_exact(self, q: Tensor, delta: float) -> Tensor:
+    def raise_exact(self, q: Tensor, delta: float | Tensor) -> Tensor:
         """``min(1, q + delta)``; still 0 where q is 0, since a token that a filter removed is not brought back."""
-        require_budget(delta)
-        lifted = _round_down((q.to(torch.float64) + delta).clamp_max(1.0), q)
+        lifted = _round_down((q.to(torch.float64) + _budgets(q, delta)).clamp_max(1.0), q)
         return torch.where(q > 0.0, lifted, torch.zeros_like(q))
 
 

@@ -10,7 +10,6 @@ from cactus_decoding.induced import induced_law
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
 from cactus_decoding.integrations.vllm.verification import Member, Relaxer
 from cactus_decoding.rules import BoundedRatio, Cactus
-from cactus_decoding.sampling import RandomStream
 
 DRAWS = 200_000
 Q = torch.tensor([0.1, 0.4, 0.05, 0.05, 0.3, 0.1, 0.0])
@@ -44,7 +43,7 @@ def draw(parameters, p, point_mass):
     metadata = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(DRAWS), generators={})
     batch = [str(request) for request in range(DRAWS)]
     relaxation = relaxation_of(parameters)
-    member = relaxation and Member(relaxation, RandomStream(3, 0))
+    member = relaxation and Member(relaxation, 3)
     relaxer = Relaxer(dict.fromkeys(batch, member) if member else {})
     token = runner_v1._verifying.set((relaxer, batch) if member else None)
     try:

@@ -8,9 +8,12 @@ import pytest
 from tests.vllm import engines
 
 engines.in_this_process()
-os.environ.update(TRITON_INTERPRET="1", VLLM_USE_V2_MODEL_RUNNER="1")
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+assert os.environ.get("TRITON_INTERPRET") == "1", (
+    "run these with TRITON_INTERPRET=1: Triton reads it when it is imported"
+)
 
-import triton.backends  # noqa: E402 - its interpreter is chosen when it is imported
+import triton.backends  # noqa: E402
 
 
 class _Driver:

@@ -10,7 +10,6 @@ from cactus_decoding.induced import induced_law
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
 from cactus_decoding.integrations.vllm.verification import Member, Relaxer
 from cactus_decoding.rules import BoundedRatio, Cactus
-from cactus_decoding.sampling import RandomStream
 
 REQUESTS, K, TEMPERATURE = 4000, 2, 0.8
 Q = torch.tensor([0.1, 0.4, 0.05, 0.05, 0.3, 0.1, 0.0])
@@ -47,7 +46,7 @@ def draw(parameters, p, point_mass):
     before = logits.clone()
     draft_logits = None if point_mass else (p.log() * TEMPERATURE).expand(REQUESTS, K, -1).contiguous()
     batch = [str(request) for request in range(REQUESTS)]
-    relaxer = Relaxer(dict.fromkeys(batch, Member(relaxation_of(parameters), RandomStream(3, 0))))
+    relaxer = Relaxer(dict.fromkeys(batch, Member(relaxation_of(parameters), 3)))
     token = runner_v2._verifying.set((relaxer, batch))
     try:
         sampled, count = rejection_sampler.rejection_sample(

@@ -104,6 +104,6 @@ def _line(request: str, relaxation: Relaxation, counts: Counts) -> str:
     return (
         f"Cactus: request {request}, {describe(relaxation.rule)}: "
         f"{counts.drafts} drafts of {counts.draft_tokens} tokens, "
-        f"accepted {sum(counts.accepted)} (by position {', '.join(map(str, counts.accepted))}), "
+        f"accepted {sum(counts.accepted)} (by position {', '.join(map(str, counts.accepted)) or '-'}), "
         f"relaxed {counts.relaxed}{cap}, {counts.relaxed_share:.1%} of {counts.examined} examined"
     )

@@ -119,7 +119,10 @@ class Page:
 
         sums: dict[str, dict[tuple[str, ...], int]] = {name: defaultdict(int) for name in SERIES}
         for path in sorted(self._folder.glob("*.json")):
-            found = json.loads(path.read_text())
+            try:
+                found = json.loads(path.read_text())
+            except FileNotFoundError:  # the folder is being removed
+                continue
             for name, position, value in found["values"]:
                 labels = found["labels"] + ([] if position is None else [position])
                 sums[name][tuple(labels)] += value
@@ -132,7 +135,8 @@ class Page:
 
 def open_page() -> None:
     """In the first process of a server: make the folder, tell its children, and put the series on the page."""
-    if os.environ.get(COUNTS) or os.environ.get(MULTIPROCESS):
+    folder = os.environ.get(COUNTS)
+    if (folder and Path(folder).is_dir()) or os.environ.get(MULTIPROCESS):
         return
     from prometheus_client import REGISTRY
 

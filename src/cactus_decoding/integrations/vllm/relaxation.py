@@ -27,6 +27,8 @@ READS = {
 RESOLVED = "cactus_resolved"
 """Set by the front end beside parameters that it has checked and completed, to ``{"log": whether}``."""
 
+_MOST = 2**31 - 1
+
 GREEDY_BELOW = 1e-5
 """vLLM samples greedily below this temperature."""
 
@@ -107,6 +109,7 @@ def relaxation_of(given: Mapping[str, Any], defaults: Mapping[str, Any] | None =
     if "cactus_max_relaxed" in values:  # a null is refused as well: it would lift the server's own cap
         require_whole("cactus_max_relaxed", values["cactus_max_relaxed"], 0, "0 is lossless; leave it out for no cap")
         max_relaxed = int(values["cactus_max_relaxed"])  # plain, as it must be to go to another process
+        require_within("cactus_max_relaxed", max_relaxed, 0, _MOST, "leave it out for no cap")
     rule = _rule(name, values)
     return None if rule.lossless or max_relaxed == 0 else Relaxation(rule, max_relaxed)
 

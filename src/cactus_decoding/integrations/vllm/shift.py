@@ -28,27 +28,26 @@ class Dials:
     delta: Tensor
     ceiling: Tensor
     exact: Tensor
-    """The budget again where it is to be solved exactly, -1 elsewhere."""
-    budgets: tuple[float, ...]
-    """The distinct budgets in ``exact``."""
+    """Booleans: whether the budget is kept to exactly."""
+    solved: bool
+    """Whether any is."""
 
     @classmethod
     def of(cls, relaxations: Sequence[Relaxation | None], device: torch.device) -> Dials:
         """One entry per request; None is lossless."""
         rows = [
-            (0.0, 1.0, -1.0) if r is None else (min(r.delta, _UNBOUNDED), r.ceiling, r.delta if r.exact else -1.0)
-            for r in relaxations
+            (0.0, 1.0, 0.0) if r is None else (min(r.delta, _UNBOUNDED), r.ceiling, float(r.exact)) for r in relaxations
         ]
         delta, ceiling, exact = torch.tensor(rows, dtype=torch.float64).to(device, non_blocking=True).unbind(1)
-        return cls(delta, ceiling, exact, tuple({row[2] for row in rows} - {-1.0}))
+        return cls(delta, ceiling, exact > 0.0, any(row[2] for row in rows))
 
     def rows(self, owner: Tensor, open_: Tensor) -> Dials:
         """One entry per row, of its request ``owner [N]``; lossless where ``open_ [N]`` is False."""
         return Dials(
             torch.where(open_, self.delta[owner], 0.0),
             torch.where(open_, self.ceiling[owner], 1.0),
-            torch.where(open_, self.exact[owner], -1.0),
-            self.budgets,
+            self.exact[owner],
+            self.solved,
         )
 
 
@@ -68,8 +67,9 @@ def raised(q: Tensor, dials: Dials) -> Tensor:
     `Cactus.target` and `BoundedRatio.target` are the readable twins, for one rule at a time.
     """
     gamma = (q + torch.sqrt(2.0 * dials.delta * q * (1.0 - q))).clamp_max(1.0)
-    for budget in dials.budgets:
-        gamma = torch.where(dials.exact == budget, DIVERGENCES["kl"].raise_exact(q, budget), gamma)
+    if dials.solved:
+        budget = torch.where(dials.exact, dials.delta, 0.0)  # entries without one cost nothing
+        gamma = torch.where(dials.exact, DIVERGENCES["kl"].raise_exact(q, budget), gamma)
     # fmin, because no ceiling times a q of 0 is NaN, which bounds nothing
     return torch.maximum(torch.fmin(gamma, dials.ceiling * q), q)
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.integrations.vllm.ledger import Ledger
+from cactus_decoding.integrations.vllm.marks import uniforms
 from cactus_decoding.integrations.vllm.relaxation import RESOLVED, Relaxation, resolved_relaxation
 from cactus_decoding.integrations.vllm.shift import Dials, Lift, lift, write
-from cactus_decoding.sampling import Purpose, RandomStream
 
-_MARKS = 0xCAC705  # a stream of its own beside those of a seed's other uses
 _ENDLESS = 2**31 - 1
 
 
@@ -25,13 +24,14 @@ class Member:
     """A live request that is relaxed."""
 
     relaxation: Relaxation
-    stream: RandomStream
+    key: int
+    """Of its `marks.uniforms`."""
     log: bool = False
     """Whether its counts are logged when it ends."""
     marked: int = 0
-    """Uniform numbers of the stream that are used up."""
+    """How many of those numbers are used up."""
     spent: Tensor | None = None
-    """How many of its tokens were relaxed, a scalar on the device; None before the first verification."""
+    """Of a capped request: how many tokens were relaxed, a scalar on the device; None before its first verification."""
 
     @classmethod
     def of(cls, request: str, sampling_params: Any) -> Member | None:
@@ -40,9 +40,10 @@ class Member:
         if relaxation is None:
             return None
         seed = sampling_params.seed
-        if seed is None:  # every rank of a tensor-parallel group knows the request by the same name
-            seed = int.from_bytes(hashlib.blake2b(request.encode(), digest_size=8).digest(), "little")
-        return cls(relaxation, RandomStream(seed % 2**64, _MARKS), sampling_params.extra_args[RESOLVED]["log"])
+        # every rank of a tensor-parallel group knows the request by the same name
+        name = f"seed {seed}" if seed is not None else f"request {request}"
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+        return cls(relaxation, key, sampling_params.extra_args[RESOLVED]["log"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,8 @@ class Relaxer:
             accepted_in: how many drafts of each request were kept, ``[B]``, from what ``sample`` gave.
         """
         members = [self.members.get(request) for request in batch]
-        spent = _spent(members, logits.device)
-        left = torch.tensor([_cap(member) for member in members], device=logits.device) - spent
         # a place relaxes at most one token, so as many places as tokens are left can never exceed the cap
-        open_ = drafts.place < left[drafts.owner]
+        open_ = drafts.place < _left(members, logits.device)[drafts.owner]
         dials = Dials.of([None if m is None else m.relaxation for m in members], logits.device)
         if logits.dtype != torch.float32:
             logits = logits.float()
@@ -114,26 +113,16 @@ class Relaxer:
         finally:
             write(logits, drafts.n, lifted.logit)
         accepted = accepted_in(sampled)
-        marks = _marks(members, places, logits.device)
-        relaxed = relaxed_rows(lifted, drafts, accepted, probability_of_draft(), marks)
-        self._settle(batch, members, drafts, accepted, _per_request(relaxed, drafts, len(batch)), spent)
-        return sampled
-
-    def _settle(
-        self,
-        batch: Sequence[str],
-        members: Sequence[Member | None],
-        drafts: Drafts,
-        accepted: Tensor,
-        relaxed: Tensor,
-        spent: Tensor,
-    ) -> None:
+        marks = _marks(members, places, drafts)
+        relaxed = _per_request(
+            relaxed_rows(lifted, drafts, accepted, probability_of_draft(), marks), drafts, len(batch)
+        )
         drafted = _per_request(drafts.n >= 0, drafts, len(batch))
-        for member, total in zip(members, (spent + relaxed).unbind()):
-            if member is not None:
-                member.spent = total
+        for place, member in _capped(members):
+            member.spent = relaxed[place] if member.spent is None else member.spent + relaxed[place]
         names = [None if member is None else request for request, member in zip(batch, members)]
         self.ledger.note(names, torch.stack([drafted, accepted, relaxed], 1))
+        return sampled
 
 
 def relaxed_rows(lifted: Lift, drafts: Drafts, accepted: Tensor, p: Tensor, marks: Tensor) -> Tensor:
@@ -148,34 +137,37 @@ def relaxed_rows(lifted: Lift, drafts: Drafts, accepted: Tensor, p: Tensor, mark
         drafts: its rows.
         accepted: ``[B]``, how many drafts of each request were kept.
         p: ``[N]``, the drafter's probability of the drafted token.
-        marks: ``[B, places]`` uniform numbers.
+        marks: ``[N]`` uniform numbers.
     """
     kept = (drafts.n >= 0) & (drafts.place < accepted[drafts.owner])
     p = p.double()
     share = torch.minimum(p, lifted.q) / torch.minimum(p, lifted.gamma)
-    u = marks[drafts.owner, drafts.place.clamp_max(marks.shape[1] - 1)]
-    return kept & (u >= share)
+    return kept & (marks >= share)
 
 
-def _cap(member: Member | None) -> int:
-    most = None if member is None else member.relaxation.max_relaxed
-    return _ENDLESS if most is None else min(most, _ENDLESS)  # a larger one would not fit a tensor
+def _capped(members: Sequence[Member | None]) -> list[tuple[int, Member]]:
+    """The members whose relaxed tokens are bounded, with their places in the batch."""
+    return [(i, m) for i, m in enumerate(members) if m is not None and m.relaxation.max_relaxed is not None]
 
 
-def _spent(members: Sequence[Member | None], device: torch.device) -> Tensor:
-    """``[B]``, tokens relaxed so far."""
-    nothing = torch.zeros((), dtype=torch.int64, device=device)
-    return torch.stack([nothing if m is None or m.spent is None else m.spent for m in members])
+def _left(members: Sequence[Member | None], device: torch.device) -> Tensor:
+    """``[B]``, how many tokens may still be relaxed."""
+    caps = [None if member is None else member.relaxation.max_relaxed for member in members]
+    left = torch.tensor([_ENDLESS if cap is None else cap for cap in caps]).to(device, non_blocking=True)
+    for place, member in _capped(members):
+        if member.spent is not None:
+            left[place] -= member.spent
+    return left
 
 
-def _marks(members: Sequence[Member | None], places: Sequence[int], device: torch.device) -> Tensor:
-    """``[B, most places]`` uniform numbers that depend on the request, its seed and its own steps alone."""
-    marks = torch.zeros(len(members), max(1, *places), dtype=torch.float64)
-    for row, member, count in zip(marks, members, places):
+def _marks(members: Sequence[Member | None], places: Sequence[int], drafts: Drafts) -> Tensor:
+    """``[N]`` uniform numbers that depend on the request, its seed and its own steps alone."""
+    numbers = [(0, 0) if member is None else (member.key, member.marked) for member in members]
+    key, marked = torch.tensor(numbers).to(drafts.n.device, non_blocking=True).unbind(1)
+    for member, count in zip(members, places):
         if member is not None:
-            row[:count] = member.stream.at(member.marked, count)[Purpose.ACCEPT]
             member.marked += count
-    return marks.to(device, non_blocking=True)
+    return uniforms(key[drafts.owner], marked[drafts.owner] + drafts.place)
 
 
 def _per_request(rows: Tensor, drafts: Drafts, requests: int) -> Tensor:

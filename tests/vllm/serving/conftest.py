@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from tests.vllm.engines import ENVIRONMENT, PROBABILISTIC, VERIFIER
+from tests.vllm.engines import ENVIRONMENT, GREEDY, VERIFIER
 
 SETTINGS = """
 maximum: {delta: 2, alpha: 8, max_relaxed: 40}
@@ -20,7 +20,7 @@ log_requests: true
 
 
 class Server:
-    """``vllm serve`` on the Abacus pair, in processes of its own, on loopback."""
+    """vLLM's server on the Abacus pair, in processes of its own, on loopback."""
 
     def __init__(self, folder, *options, **environment):
         with socket.socket() as probe:
@@ -28,10 +28,11 @@ class Server:
             self.address = f"http://127.0.0.1:{probe.getsockname()[1]}"
         self.log = folder / "server.log"
         command = [
-            *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", VERIFIER, "--served-model-name", "abacus"),
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", VERIFIER),
+            *("--served-model-name", "abacus"),
             *("--host", "127.0.0.1", "--port", self.address.rsplit(":", 1)[1], "--dtype", "float32"),
             *("--max-model-len", "256", "--max-num-seqs", "16", "--enforce-eager"),
-            *("--speculative-config", json.dumps(PROBABILISTIC), *options),
+            *("--speculative-config", json.dumps(GREEDY), *options),
         ]
         settings = {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO", **environment}
         with self.log.open("w") as log:

@@ -42,7 +42,7 @@ class Admission:
         """Sampling parameters are made: the earliest moment, at which a streaming request can still fail as a whole."""
         result = call.proceed()
         extra_args = call["self"].extra_args
-        if extra_args and RESOLVED not in extra_args:
+        if extra_args and not isinstance(extra_args.get(RESOLVED), dict):  # which no request over HTTP can send
             self._relaxation_of(extra_args, self.closed)
         return result
 

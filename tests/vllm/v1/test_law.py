@@ -43,9 +43,8 @@ def draw(parameters, p, point_mass):
     metadata = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(DRAWS), generators={})
     batch = [str(request) for request in range(DRAWS)]
     relaxation = relaxation_of(parameters)
-    member = relaxation and Member(relaxation, 3)
-    relaxer = Relaxer(dict.fromkeys(batch, member) if member else {})
-    token = runner_v1._verifying.set((relaxer, batch) if member else None)
+    relaxer = Relaxer({request: Member(relaxation, key) for key, request in enumerate(batch)} if relaxation else {})
+    token = runner_v1._verifying.set((relaxer, batch) if relaxation else None)
     try:
         emitted = vllm_sampler.rejection_sample(
             n,

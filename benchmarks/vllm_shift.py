@@ -23,6 +23,7 @@ from torch import Tensor
 
 from benchmarks.racing import finish, show, spread, told
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
+from cactus_decoding.integrations.vllm.shift import log_total
 from cactus_decoding.integrations.vllm.verification import Member, Relaxer
 
 FILTERS = {"plain": {}, "top-p .95, top-k 20": {"top_p": 0.95, "top_k": 20}}
@@ -144,15 +145,17 @@ def timed(
     return seconds
 
 
-def race(args: argparse.Namespace, filters: dict[str, float], drafts: str, device: torch.device) -> dict[str, Any]:
+def race(
+    args: argparse.Namespace, sampler: Any, filters: dict[str, float], drafts: str, device: torch.device
+) -> dict[str, Any]:
     """The figures of one kind of step."""
-    sampler, step = sampler_of_vllm(), Step(args, filters, drafts, device)
-    pass_ = torch.randn(args.batch * args.m, args.vocabulary, device=device)
+    step = Step(args, filters, drafts, device)
+    rows = torch.randn(args.batch * args.m, args.vocabulary, device=device)
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     contestants = {
         "lossless": lambda: step.run(sampler),
         "relaxed": relaxed(step, sampler, args.delta),
-        "logsumexp": lambda: torch.logsumexp(pass_, 1),
+        "logsumexp": lambda: log_total(rows),
     }
     seconds = timed(contestants, args.rounds, wait)
     lossless = seconds["lossless"]
@@ -166,9 +169,10 @@ def race(args: argparse.Namespace, filters: dict[str, float], drafts: str, devic
 def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
+    sampler = sampler_of_vllm()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     figures = {
-        f"{drafts}, {kind}": race(args, filters, drafts, device)
+        f"{drafts}, {kind}": race(args, sampler, filters, drafts, device)
         for drafts in DRAFTS
         for kind, filters in FILTERS.items()
     }

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cactus_decoding.integrations.vllm.relaxation import Relaxation
-from cactus_decoding.integrations.vllm.shift import Dials, lift, raised, write
+from cactus_decoding.integrations.vllm.shift import Dials, lift, log_total, raised, write
 from cactus_decoding.rules import BoundedRatio, Cactus
 from tests.tiny import laws
 
@@ -195,3 +195,10 @@ def test_an_absurd_ratio_raises_all_that_may_come_to_1():
         gamma = raised(q, rows([Relaxation(rule)], 4))
         assert gamma[[0, 2, 3]].tolist() == [0.0, 1.0, 1.0]
         assert q[1] < gamma[1] <= 1.0
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 2**19 + 1), (11, 2**17)], ids=str)
+def test_the_total_of_rows_taken_a_few_at_a_time_is_that_of_all_at_once(shape):
+    logits = 3.0 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    logits[0, 1:] = -torch.inf
+    assert torch.equal(log_total(logits), torch.logsumexp(logits, 1))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.integrations.vllm.patching import Call, Point
 from cactus_decoding.integrations.vllm.reporting import relaxer_of, report
+from cactus_decoding.integrations.vllm.shift import log_total
 from cactus_decoding.integrations.vllm.verification import Drafts, Relaxer
 
 _SAMPLER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
@@ -101,7 +102,7 @@ def _probability_of_draft(call: Call, drafts: Drafts) -> Tensor:
     rows = logits[slot, drafts.place.clamp_max(logits.shape[1] - 1)].float()
     rows = rows / torch.where(temperature > 0.0, temperature, 1.0).float()[:, None]
     own = rows.gather(1, drafts.n.clamp(0, rows.shape[1] - 1)[:, None])[:, 0]
-    p: Tensor = (own.double() - torch.logsumexp(rows, 1).double()).exp()
+    p: Tensor = (own.double() - log_total(rows).double()).exp()
     return p
 
 

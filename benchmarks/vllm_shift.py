@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.racing import finish, show, spread, told
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
 from cactus_decoding.integrations.vllm.shift import log_total
-from cactus_decoding.integrations.vllm.verification import Member, Relaxer
+from cactus_decoding.integrations.vllm.verification import Member, Relaxer, during
 
 FILTERS = {"plain": {}, "top-p .95, top-k 20": {"top_p": 0.95, "top_k": 20}}
 DRAFTS = ("random drafts", "greedy drafts")
@@ -105,8 +105,6 @@ class Step:
 
 def relaxed(step: Step, sampler: Any, delta: float) -> Callable[[], object]:
     """The step with every request relaxed, and its counts read every hundred steps, as a busy server does."""
-    from cactus_decoding.integrations.vllm import runner_v1
-
     relaxation = relaxation_of({"cactus_delta": delta})
     assert relaxation is not None
     batch = [f"request {number}" for number in range(len(step.metadata.num_draft_tokens))]
@@ -116,12 +114,9 @@ def relaxed(step: Step, sampler: Any, delta: float) -> Callable[[], object]:
     def run() -> object:
         nonlocal turns
         turns += 1
-        token = runner_v1._verifying.set((relaxer, batch))
-        try:
-            return step.run(sampler)
-        finally:
-            runner_v1._verifying.reset(token)
-            relaxer.ledger.settle(idle=turns % 100 == 0)
+        emitted = during(relaxer, batch, lambda: step.run(sampler))
+        relaxer.ledger.settle(idle=turns % 100 == 0)
+        return emitted
 
     return run
 

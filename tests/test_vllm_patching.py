@@ -156,28 +156,36 @@ class Params:
         return Params(None if self.extra_args is None else dict(self.extra_args), self.temperature)
 
 
-def engine_config(**speculative):
+PLAIN = SimpleNamespace(enable_batch_sharded_sampling=None)
+
+
+def engine_config(parallel=PLAIN, **speculative):
     """Of an engine that drafts; without arguments, as vLLM has it by default."""
-    return SimpleNamespace(speculative_config=SimpleNamespace(**{"rejection_sample_method": "standard", **speculative}))
+    drafts = SimpleNamespace(**{"rejection_sample_method": "standard", **speculative})
+    return SimpleNamespace(speculative_config=drafts, parallel_config=parallel)
 
 
 OPEN = engine_config()
 CLOSED = {
-    "drafts nothing": SimpleNamespace(speculative_config=None),
+    "drafts nothing": SimpleNamespace(speculative_config=None, parallel_config=PLAIN),
     "rejection_sample_method='block'": engine_config(rejection_sample_method="block"),
     "rejection_sample_method='fly'": engine_config(rejection_sample_method="fly"),
     "rejection_sample_method='synthetic'": engine_config(rejection_sample_method="synthetic"),
-    "watermarks": SimpleNamespace(speculative_config=OPEN.speculative_config, watermark_config=object()),
+    "watermarks": SimpleNamespace(
+        speculative_config=OPEN.speculative_config, parallel_config=PLAIN, watermark_config=object()
+    ),
 }
 
 
 @pytest.fixture
-def server(engine):
+def server(engine, monkeypatch):
     """An engine of this configuration whose three functions are wrapped for one admission."""
+
+    monkeypatch.setattr(admission, "open_page", lambda: None)
 
     class Server:
         def __init__(self, settings=None, config=OPEN, copies=True):
-            self.admission = Admission(settings or Settings())
+            self.admission = Admission(lambda: settings or Settings())
             self.config, self.copies = config, copies
 
             def verify_args(self):
@@ -279,7 +287,8 @@ def test_defaults_reach_a_request_that_says_nothing(server):
     assert here.process(Params()).sampling_params.extra_args == {
         "cactus_rule": "second_order", "cactus_delta": 0.25, RESOLVED: {"log": False},
     }  # fmt: skip
-    assert RESOLVED not in here.process(Params({"cactus_delta": 0})).sampling_params.extra_args
+    assert here.process(Params({"cactus_delta": 0})).sampling_params.extra_args is None
+    assert here.process(Params({"cactus_max_relaxed": 0, "other": 1})).sampling_params.extra_args == {"other": 1}
 
 
 def test_a_lossless_request_is_left_alone(server):
@@ -315,7 +324,7 @@ def test_a_closed_engine_serves_lossless_requests_alone(server, reason):
         with pytest.raises(Refused) as caught:
             call({"cactus_delta": 0.5})
         assert str(caught.value).startswith(
-            "the request asks for relaxed acceptance (cactus:delta=0.5), and this engin"
+            "The request asks for relaxed acceptance (cactus:delta=0.5), and this engin"
         )
         assert reason in str(caught.value)
         call(None)
@@ -326,15 +335,31 @@ def test_a_closed_engine_serves_lossless_requests_alone(server, reason):
 def test_defaults_that_a_closed_engine_cannot_honour_end_the_start(server, reason):
     with pytest.raises(UnsupportedEngine) as caught:
         server(Settings({"cactus_delta": 0.25}), CLOSED[reason]).start()
-    assert "this server's defaults relax acceptance (cactus:delta=0.25), and this engine" in str(caught.value)
+    assert "This server's defaults relax acceptance (cactus:delta=0.25), and this engine" in str(caught.value)
     assert reason in str(caught.value)
     server(Settings({"cactus_delta": 0}), CLOSED[reason]).start()
 
 
-def test_the_engine_that_was_started_last_decides_what_is_checked_early(server):
+def test_what_any_engine_of_the_process_can_relax_passes_the_early_check(server):
     here = server(config=CLOSED["drafts nothing"]).start()
+    with pytest.raises(Refused, match="drafts nothing"):
+        here.check({"cactus_delta": 0.5})
     here.config = OPEN
     here.start().check({"cactus_delta": 0.5})
+    here.config = CLOSED["drafts nothing"]
+    here.start().check({"cactus_delta": 0.5})
+
+
+def test_a_process_without_a_front_end_judges_nothing(server):
+    """Parameters are made anew where they arrive in the engine's process, whose end an error would be."""
+    server(Settings(maximum={"delta": 0.1})).check({"cactus_delta": 5.0, "cactus_detla": "?"})
+
+
+def test_a_cap_is_refused_where_ranks_share_out_the_requests(server):
+    here = server(config=engine_config(SimpleNamespace(enable_batch_sharded_sampling=True))).start()
+    here.process(Params({"cactus_delta": 0.5}))
+    with pytest.raises(Refused, match="cactus_max_relaxed is 3, but .*enable_batch_sharded_sampling"):
+        here.process(Params({"cactus_delta": 0.5, "cactus_max_relaxed": 3}))
 
 
 def test_temperature_0_is_let_through_with_a_warning(server, caplog):
@@ -358,7 +383,7 @@ def test_completed_parameters_are_read_back():
 
 
 def test_every_point_of_admission_is_one_that_admission_reads():
-    found = Admission(Settings())
+    found = Admission(Settings)
     assert admission.around(found) == {
         admission.VERIFY: found.verify_args,
         admission.START: found.start,

@@ -355,7 +355,7 @@ def test_log_requests_is_true_or_false(text, meaning):
     assert of_environment({"CACTUS_VLLM_LOG_REQUESTS": text}).log_requests is meaning
 
 
-@pytest.mark.parametrize("text", ["maybe", "2", "", "[]"])
+@pytest.mark.parametrize("text", ["maybe", "2", "[]"])
 def test_log_requests_that_is_neither_is_refused(text):
     message = refusal(of_environment, {"CACTUS_VLLM_LOG_REQUESTS": text})
     assert message.startswith("log_requests is ")
@@ -370,7 +370,6 @@ def test_log_requests_that_is_neither_is_refused(text):
         ({"ZZZZZZZZZ": "1"}, "the names are CONFIG, LOG_REQUESTS"),
         ({"MAXIMUM_MAX_RATIO": "1"}, "CACTUS_VLLM_MAXIMUM_MAX_RATIO is no setting"),
         ({"DELTA": "much"}, "cactus_delta is 'much', but must be a finite number"),
-        ({"DELTA": ""}, "cactus_delta is None, but must be a finite number"),
         ({"DELTA": "-1"}, "cactus_delta is -1, but must be a finite number of at least 0"),
         ({"DELTA": ".nan"}, "cactus_delta is nan, but must be"),
         ({"DELTA": ".inf"}, "cactus_delta is inf, but must be"),
@@ -427,7 +426,6 @@ def test_an_empty_file_sets_nothing(file):
         ("maximum: {max_ratio: 4}", "maximum: max_ratio is no setting of Cactus for vLLM"),
         ("maximum: {3: 4}", "maximum: 3 is no setting of Cactus for vLLM: the names are delta, alpha, max_relaxed."),
         ("defaults: 0.25", "defaults is 0.25, but must be a mapping."),
-        ("defaults:", "defaults is None, but must be a mapping."),
         ("[1, 2]", "holds [1, 2], but must be a mapping of defaults, maximum, log_requests."),
         ("defaults: {delta: [}", "which cannot be read"),
         (b"\xff\xfe\xff", "which cannot be read"),
@@ -449,3 +447,27 @@ def test_a_folder_is_no_file(tmp_path):
 def test_a_cap_beyond_every_response_is_refused(cap):
     with pytest.raises(InvalidParameter, match=f"cactus_max_relaxed is {cap}"):
         relaxation_of({"cactus_delta": 1, "cactus_max_relaxed": cap})
+
+
+def test_what_is_empty_is_not_set(tmp_path):
+    path = tmp_path / "cactus.yaml"
+    path.write_text("defaults:\nmaximum:\n")
+    assert of_environment({"CACTUS_VLLM_DELTA": "", "CACTUS_VLLM_CONFIG": str(path)}) == Settings()
+
+
+def test_numbers_may_have_an_exponent(tmp_path):
+    path = tmp_path / "cactus.yaml"
+    path.write_text("maximum: {delta: 1e0}")
+    found = of_environment({"CACTUS_VLLM_DELTA": "25e-2", "CACTUS_VLLM_CONFIG": str(path)})
+    assert found == Settings({"cactus_delta": 0.25}, {"delta": 1.0})
+
+
+def test_what_kubernetes_says_of_a_service_is_none_of_ours():
+    """Of one called cactus-vllm, to every pod of its namespace."""
+    of_a_service = {
+        "CACTUS_VLLM_SERVICE_HOST": "10.0.0.1",
+        "CACTUS_VLLM_SERVICE_PORT_HTTP": "8000",
+        "CACTUS_VLLM_PORT": "tcp://10.0.0.1:8000",
+        "CACTUS_VLLM_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert of_environment(of_a_service) == Settings()

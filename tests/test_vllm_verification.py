@@ -406,3 +406,19 @@ def test_whether_a_request_is_logged_is_its_own():
     relaxer.add("yes", sampling_params(Relaxation(Cactus(0.5)), log=True))
     relaxer.add("no", sampling_params(Relaxation(Cactus(0.5)), log=False))
     assert (relaxer.members["yes"].log, relaxer.members["no"].log) == (True, False)
+
+
+def test_a_request_that_goes_on_with_other_parameters_is_judged_anew():
+    relaxer, first = Relaxer(), sampling_params(Relaxation(Cactus(0.5), 4), seed=1)
+    relaxer.add("a", first)
+    member = relaxer.members["a"]
+    member.marked, member.spent = 6, torch.tensor(3)
+    relaxer.add("a", first)
+    assert relaxer.members["a"] is member
+    relaxer.add("a", sampling_params(Relaxation(Cactus(0.1), 4), seed=1))
+    assert relaxer.members["a"].relaxation.delta == 0.1
+    assert (relaxer.members["a"].marked, relaxer.members["a"].spent) == (6, torch.tensor(3))
+    relaxer.add("a", sampling_params(LOSSLESS))
+    assert not relaxer.members
+    relaxer.finish(["a"])
+    assert not relaxer.seen

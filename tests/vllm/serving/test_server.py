@@ -51,7 +51,8 @@ def test_answers_with_and_without_the_parameter_streamed_or_not(client):
     assert ask(client, question, temperature=0) == ask(client, question, temperature=0, cactus_delta=1)
 
 
-def test_the_completions_endpoint_takes_it_as_well(client):
+def test_the_completions_endpoint_takes_it_as_well(client, server):
+    before = drafted(server)
     got = client.completions.create(
         model="abacus",
         prompt=f"<bos><|user|>{QUESTIONS[1]}<|assistant|>",
@@ -59,9 +60,11 @@ def test_the_completions_endpoint_takes_it_as_well(client):
         extra_body={"vllm_xargs": {"cactus_rule": "ratio", "cactus_alpha": 4, "cactus_max_relaxed": 5}},
     )
     assert got.choices[0].text
+    assert grown(before, drafted(server), "vllm:cactus_num_drafts_total") > 0
 
 
-def test_several_answers_to_one_question(client):
+def test_several_answers_to_one_question(client, server):
+    before = drafted(server)
     got = client.chat.completions.create(
         model="abacus",
         messages=[{"role": "user", "content": QUESTIONS[2]}],
@@ -70,6 +73,11 @@ def test_several_answers_to_one_question(client):
         extra_body={"vllm_xargs": {"cactus_delta": 1}},
     )
     assert len(got.choices) == 3
+    after = drafted(server)
+    assert grown(before, after, "vllm:cactus_num_drafts_total") > 0
+    assert grown(before, after, "vllm:cactus_num_drafts_total") == grown(
+        before, after, "vllm:spec_decode_num_drafts_total"
+    )
 
 
 def test_acceptance_rises_and_the_page_says_what_it_cost(client, server):

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 from cactus_decoding.induced import induced_law
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
-from cactus_decoding.integrations.vllm.verification import Member, Relaxer
+from cactus_decoding.integrations.vllm.verification import Member, Relaxer, during
 from cactus_decoding.rules import BoundedRatio, Cactus
 
 DRAWS = 200_000
@@ -34,8 +34,6 @@ def draw(parameters, p, point_mass):
     """Tokens of the first place, whether it was accepted, and the relaxed ones: each draw is a request of its own."""
     import vllm.v1.sample.rejection_sampler as vllm_sampler
 
-    from cactus_decoding.integrations.vllm import runner_v1
-
     torch.manual_seed(7)
     n = torch.multinomial(p, DRAWS, True).to(torch.int32)
     logits = Q.log().expand(DRAWS, -1).contiguous().clone()
@@ -44,9 +42,9 @@ def draw(parameters, p, point_mass):
     batch = [str(request) for request in range(DRAWS)]
     relaxation = relaxation_of(parameters)
     relaxer = Relaxer({request: Member(relaxation, key) for key, request in enumerate(batch)} if relaxation else {})
-    token = runner_v1._verifying.set((relaxer, batch) if relaxation else None)
-    try:
-        emitted = vllm_sampler.rejection_sample(
+
+    def sample():
+        return vllm_sampler.rejection_sample(
             n,
             [1] * DRAWS,
             1,
@@ -56,8 +54,8 @@ def draw(parameters, p, point_mass):
             torch.zeros(DRAWS, 1, dtype=torch.int32),
             metadata,
         )
-    finally:
-        runner_v1._verifying.reset(token)
+
+    emitted = during(relaxer, batch, sample)
     assert torch.equal(logits, before), "the logits, from which vLLM reads log-probabilities, are put back"
     relaxed = sum(int(counts[:, 2].sum()) for _, counts in relaxer.ledger._noted)
     return emitted[:, 0].long(), emitted[:, 1] != -1, relaxed

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 from cactus_decoding.induced import induced_law
 from cactus_decoding.integrations.vllm.relaxation import relaxation_of
-from cactus_decoding.integrations.vllm.verification import Member, Relaxer
+from cactus_decoding.integrations.vllm.verification import Member, Relaxer, during
 from cactus_decoding.rules import BoundedRatio, Cactus
 
 REQUESTS, K, TEMPERATURE = 600, 2, 0.8  # the interpreter takes a twentieth of a second for each
@@ -37,8 +37,6 @@ def draw(parameters, p, point_mass):
     """First tokens, accepted lengths and relaxed tokens of many requests of two drafts each."""
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
-    from cactus_decoding.integrations.vllm import runner_v2
-
     torch.manual_seed(5)
     rows, slots = K + 1, torch.arange(REQUESTS, dtype=torch.int32)
     n = torch.multinomial(p, REQUESTS * K, True).view(REQUESTS, K)
@@ -50,9 +48,9 @@ def draw(parameters, p, point_mass):
     batch = [str(request) for request in range(REQUESTS)]
     relaxation = relaxation_of(parameters)
     relaxer = Relaxer({request: Member(relaxation, key) for key, request in enumerate(batch)})
-    token = runner_v2._verifying.set((relaxer, batch))
-    try:
-        sampled, count = rejection_sampler.rejection_sample(
+
+    def sample():
+        return rejection_sampler.rejection_sample(
             logits,
             draft_logits,
             fed.flatten(),
@@ -65,8 +63,8 @@ def draw(parameters, p, point_mass):
             torch.randint(0, 2**31, (REQUESTS,)),
             K,
         )
-    finally:
-        runner_v2._verifying.reset(token)
+
+    sampled, count = during(relaxer, batch, sample)
     assert torch.equal(logits, before)
     ((_, counts),) = relaxer.ledger._noted
     assert counts[:, 0].eq(K).all()

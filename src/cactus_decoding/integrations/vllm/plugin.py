@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
+from cactus_decoding.errors import UnsupportedEngine
 from cactus_decoding.integrations.vllm import admission, cpu, runner_v1, runner_v2
-from cactus_decoding.integrations.vllm.metrics import open_page
 from cactus_decoding.integrations.vllm.patching import Call, Point, require_all
 from cactus_decoding.integrations.vllm.settings import of_environment
 
 TESTED = "0.32.0"
 """The versions of vLLM that the tests ran on."""
-
-logger = logging.getLogger("vllm.cactus")
 
 
 def points() -> dict[Point, str]:
@@ -46,22 +43,43 @@ def register() -> None:
     The entry point of ``vllm.general_plugins``.
 
     Raises:
-        UnsupportedEngine: a function of this vLLM is not as it is known; nothing was wrapped then.
-        InvalidParameter: a setting of the server is out of its range.
+        UnsupportedEngine: a function of this vLLM is not as it is known, or its front end cannot be reached. Nothing
+            was wrapped then.
     """
-    settings = of_environment(os.environ)
     found = points()
-    require_all(list(found), vllm_version(), TESTED)
+    try:
+        _require_python_front_end()
+        require_all(list(found), vllm_version(), TESTED)
+    except UnsupportedEngine:
+        _let_vllm_ask_again()
+        raise
     if admission.PROCESS.wrapped():
         return
+    requests = admission.Admission(lambda: of_environment(os.environ))
     around: dict[Point, Callable[[Call], Any]] = {
-        **admission.around(admission.Admission(settings)), **runner_v1.AROUND, **runner_v2.AROUND,
+        **admission.around(requests), **runner_v1.AROUND, **runner_v2.AROUND,
         cpu.POINT: cpu.expanded,
     }  # fmt: skip
     for point in found:
         point.wrap(around[point])
-    open_page()
-    logger.debug("Cactus: relaxed acceptance is registered with %s", settings)
+
+
+def _require_python_front_end() -> None:
+    """vLLM's front end in Rust calls none of what is wrapped, so requests would be served as if they asked nothing."""
+    from vllm import envs
+
+    if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):
+        raise UnsupportedEngine(
+            "VLLM_USE_RUST_FRONTEND is set, and Cactus checks requests in vLLM's front end in Python. Unset it, or "
+            "start vLLM without the plugin: VLLM_PLUGINS='' vllm ..."
+        )
+
+
+def _let_vllm_ask_again() -> None:
+    """vLLM calls its plugins once per process, also where that failed: a second engine would start without this one."""
+    from vllm import plugins
+
+    plugins.plugins_loaded = False
 
 
 def unregister() -> None:

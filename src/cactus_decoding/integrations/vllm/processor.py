@@ -8,6 +8,8 @@ and refuses requests that filter. It does not learn what was accepted, so it cap
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from typing import Any
 
@@ -19,8 +21,10 @@ from cactus_decoding.errors import InvalidParameter, UnsupportedEngine
 from cactus_decoding.integrations.vllm.admission import why_closed
 from cactus_decoding.integrations.vllm.plugin import registered
 from cactus_decoding.integrations.vllm.relaxation import GREEDY_BELOW, Relaxation
-from cactus_decoding.integrations.vllm.settings import of_environment
+from cactus_decoding.integrations.vllm.settings import Settings, of_environment
 from cactus_decoding.integrations.vllm.shift import Dials, lift, write
+
+logger = logging.getLogger("vllm.cactus")
 
 
 class CactusProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -36,10 +40,9 @@ class CactusProcessor(LogitsProcessor):  # type: ignore[misc]
                 "the logits processor of Cactus is on an engine that the plugin of Cactus has patched, and both would "
                 "relax. Start vLLM with VLLM_PLUGINS= (empty) to use the processor alone, or leave it out."
             )
-        default = of_environment(os.environ).relaxation_of({})
         closed = why_closed(vllm_config)
-        if default is not None and closed is not None:
-            raise UnsupportedEngine(f"this server's defaults relax acceptance, and {closed}")
+        if closed is not None:
+            raise UnsupportedEngine(f"The logits processor of Cactus can relax nothing here: {closed}")
         self._relaxations: list[Relaxation | None] = [None] * req_states.max_num_reqs
         self._temperature = torch.ones(req_states.max_num_reqs, device=req_states.device)
 
@@ -48,7 +51,11 @@ class CactusProcessor(LogitsProcessor):  # type: ignore[misc]
         _relaxation_of(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        relaxation = _relaxation_of(sampling_params)
+        try:
+            relaxation = _relaxation_of(sampling_params)
+        except InvalidParameter as error:  # this process has other settings than the front end, and must go on
+            logger.error("Cactus: a request is served losslessly, for the settings of its worker refuse it: %s", error)
+            relaxation = None
         self._relaxations[req_idx] = relaxation
         self._temperature[req_idx] = sampling_params.temperature if relaxation is not None else 1.0
         return relaxation is not None
@@ -76,13 +83,18 @@ def drafted(input_ids: Tensor, slot: Tensor, place: Tensor) -> Tensor:
     return torch.where(same, torch.roll(input_ids, -1), -1)
 
 
+@functools.cache
+def _settings() -> Settings:
+    return of_environment(os.environ)
+
+
 def _own(logits: Tensor, n: Tensor) -> Tensor:
     return logits.gather(1, n.clamp_min(0)[:, None])[:, 0]
 
 
 def _relaxation_of(sampling_params: Any) -> Relaxation | None:
     """What the request gets; `InvalidParameter` for what this form cannot give."""
-    relaxation = of_environment(os.environ).relaxation_of(sampling_params.extra_args)
+    relaxation = _settings().relaxation_of(sampling_params.extra_args)
     if relaxation is None or sampling_params.temperature < GREEDY_BELOW:
         return None
     filters = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding.integrations.vllm.patching import Call, Point
 from cactus_decoding.integrations.vllm.reporting import relaxer_of, report
-from cactus_decoding.integrations.vllm.verification import Drafts, Relaxer, places_of
+from cactus_decoding.integrations.vllm.verification import Drafts, during, places_of, verified_now
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 UPDATE = Point(_RUNNER, "GPUModelRunner._update_states", ("self", "scheduler_output"))
@@ -21,9 +20,6 @@ REJECT = Point(
     ("draft_token_ids", "num_draft_tokens", "draft_probs", "target_logits", "sampling_metadata"),
 )
 _REFUSED = -1  # vLLM's placeholder behind the last token of a row
-
-_verifying: ContextVar[tuple[Relaxer, list[str]] | None] = ContextVar("cactus_verifying", default=None)
-"""The runner's requests while it verifies, for the function that samples and knows only rows."""
 
 
 def update_states(call: Call) -> Any:
@@ -41,20 +37,13 @@ def sample(call: Call) -> Any:
     relaxer = relaxer_of(runner)
     batch = list(runner.input_batch.req_ids)
     for request in batch:
-        if request not in relaxer.members:
-            relaxer.add(request, runner.requests[request].sampling_params)
-    if not any(request in relaxer.members for request in batch):
-        return call.proceed()
-    token = _verifying.set((relaxer, batch))
-    try:
-        return call.proceed()
-    finally:
-        _verifying.reset(token)
+        relaxer.add(request, runner.requests[request].sampling_params)
+    return during(relaxer, batch, call.proceed)
 
 
 def rejection_sample(call: Call) -> Any:
     """Verify with the relaxed requests' drafted tokens lifted."""
-    now = _verifying.get()
+    now = verified_now()
     if now is None or call["sampling_metadata"].all_greedy:
         return call.proceed()
     relaxer, batch = now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor
 
 from cactus_decoding.integrations.vllm.patching import Call, Point
 from cactus_decoding.integrations.vllm.reporting import relaxer_of, report
-from cactus_decoding.integrations.vllm.shift import log_total
-from cactus_decoding.integrations.vllm.verification import Drafts, Relaxer
+from cactus_decoding.integrations.vllm.shift import log_total, rows_at_a_time
+from cactus_decoding.integrations.vllm.verification import Drafts, during, verified_now
 
 _SAMPLER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 FINISH = Point("vllm.v1.worker.gpu.model_runner", "GPUModelRunner.finish_requests", ("self", "scheduler_output"))
@@ -25,9 +24,6 @@ REJECT = Point(
         "temperature", "num_speculative_steps",
     ),
 )  # fmt: skip
-
-_verifying: ContextVar[tuple[Relaxer, list[str]] | None] = ContextVar("cactus_verifying_v2", default=None)
-"""The sampler's requests while it verifies, for the function that samples and knows only slots."""
 
 
 def finish_requests(call: Call) -> Any:
@@ -50,20 +46,13 @@ def add_request(call: Call) -> Any:
 def verify(call: Call) -> Any:
     """Say whose rows are about to be verified."""
     sampler = call["self"].sampler
-    relaxer = relaxer_of(sampler)
     batch = [sampler.req_states.index_to_req_id[slot] for slot in call["idx_mapping_np"].tolist()]
-    if not any(request in relaxer.members for request in batch):
-        return call.proceed()
-    token = _verifying.set((relaxer, batch))
-    try:
-        return call.proceed()
-    finally:
-        _verifying.reset(token)
+    return during(relaxer_of(sampler), batch, call.proceed)
 
 
 def rejection_sample(call: Call) -> Any:
     """Verify with the relaxed requests' drafted tokens lifted."""
-    now = _verifying.get()
+    now = verified_now()
     if now is None:
         return call.proceed()
     relaxer, batch = now
@@ -94,16 +83,22 @@ def _drafts(draft_sampled: Tensor, ends: Tensor) -> Drafts:
 
 
 def _probability_of_draft(call: Call, drafts: Drafts) -> Tensor:
-    """p(n) ``[N]``: 1 of a point mass; the logits of a drafter are kept before temperature, and by slot."""
+    """p(n) ``[N]``: 1 of a point mass; the logits of a drafter are kept before temperature, and by slot.
+
+    A few rows at a time, because vLLM has set no memory aside for a copy of all of them.
+    """
     logits, slot = call["draft_logits"], call["expanded_idx_mapping"].long()
     if logits is None:
         return torch.ones_like(drafts.n, dtype=torch.float64)
-    temperature = call["temperature"][slot].double()
-    rows = logits[slot, drafts.place.clamp_max(logits.shape[1] - 1)].float()
-    rows = rows / torch.where(temperature > 0.0, temperature, 1.0).float()[:, None]
-    own = rows.gather(1, drafts.n.clamp(0, rows.shape[1] - 1)[:, None])[:, 0]
-    p: Tensor = (own.double() - log_total(rows).double()).exp()
-    return p
+    temperature = torch.where(call["temperature"][slot] > 0.0, call["temperature"][slot], 1.0).float()
+    place, n = drafts.place.clamp_max(logits.shape[1] - 1), drafts.n.clamp(0, logits.shape[2] - 1)
+    size = rows_at_a_time(logits.shape[2], logits.device)
+    found = []
+    for first in range(0, len(n), size):
+        part = slice(first, first + size)
+        rows = logits[slot[part], place[part]].float() / temperature[part, None]
+        found.append(rows.gather(1, n[part, None])[:, 0].double() - log_total(rows).double())
+    return torch.cat(found).exp()
 
 
 AROUND = {FINISH: finish_requests, ADD: add_request, VERIFY: verify, REJECT: rejection_sample}

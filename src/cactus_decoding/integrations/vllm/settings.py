@@ -10,6 +10,7 @@ Environment variables, which win, and a YAML file that ``CACTUS_VLLM_CONFIG`` na
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ ENVIRONMENT = "CACTUS_VLLM_"
 COUNTS = "CACTUS_VLLM_COUNTS"
 """Set by the plugin itself: the folder in which worker processes leave their counts for the metrics page."""
 BOUNDED = ("delta", "alpha", "max_relaxed")
+_OF_A_SERVICE = re.compile(r"_(SERVICE_(HOST|PORT\w*)|PORT(_\w+)?)$")
+"""What Kubernetes adds to the environment of a pod beside a service that is called cactus-vllm."""
 _DEFAULTED = tuple(name.removeprefix(PREFIX) for name in NAMES)
 _SECTIONS = ("defaults", "maximum", "log_requests")
 _VARIABLES = (
@@ -96,13 +99,15 @@ def of_environment(environment: Mapping[str, str]) -> Settings:
         InvalidParameter: an unknown name, a value that is no number or out of its range, or no such file.
     """
     variables = {
-        name.removeprefix(ENVIRONMENT): value for name, value in environment.items() if name.startswith(ENVIRONMENT)
+        name.removeprefix(ENVIRONMENT): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT) and value and not _OF_A_SERVICE.search(name)
     }
     _require_known("the variable", variables, _VARIABLES, ENVIRONMENT)
     file = _file(variables.get("CONFIG"))
-    defaults = {**file.get("defaults", {})}
+    defaults = {name: _read(value) for name, value in file.get("defaults", {}).items()}
     defaults |= {name: _value(name.upper(), variables) for name in _DEFAULTED if name.upper() in variables}
-    maximum = {**file.get("maximum", {})}
+    maximum = {name: _read(value) for name, value in file.get("maximum", {}).items()}
     for name in BOUNDED:
         if (variable := f"MAXIMUM_{name.upper()}") in variables:
             maximum[name] = _value(variable, variables)
@@ -125,7 +130,9 @@ def _file(path: str | None) -> dict[str, Any]:
         raise InvalidParameter(f"{path} holds {found!r}, but must be a mapping of {', '.join(_SECTIONS)}.")
     _require_known(f"{path}:", found, _SECTIONS)
     for section, names in (("defaults", _DEFAULTED), ("maximum", BOUNDED)):
-        inside = found.get(section, {})
+        inside = found.setdefault(section, {})
+        if inside is None:
+            inside = found[section] = {}
         if not isinstance(inside, dict):
             raise InvalidParameter(f"{path}: {section} is {inside!r}, but must be a mapping.")
         _require_known(f"{path}: {section}:", inside, names)
@@ -143,6 +150,14 @@ def _require_known(where: str, found: Mapping[str, Any], names: tuple[str, ...],
 def _value(name: str, variables: Mapping[str, str]) -> Any:
     """A variable's text as YAML reads it: 0.25 is a number, "exact" a name."""
     try:
-        return yaml.safe_load(variables[name])
+        return _read(yaml.safe_load(variables[name]))
     except yaml.YAMLError as error:
         raise InvalidParameter(f"{ENVIRONMENT}{name} is {variables[name]!r}, which cannot be read: {error}") from error
+
+
+def _read(value: Any) -> Any:
+    """1e-1, which YAML takes for a text, as the number it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,15 +66,24 @@ class Relaxer:
     members: dict[str, Member] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
 
+    seen: dict[str, Any] = field(default_factory=dict)
+    """Every live request's sampling parameters, as they were judged."""
+
     def add(self, request: str, sampling_params: Any) -> None:
-        """A request enters; one that was preempted and comes back goes on where it was."""
-        member = Member.of(request, sampling_params)
-        if member is not None and request not in self.members:
+        """A request enters, comes back after a preemption, or goes on with other parameters: its counts stay."""
+        if self.seen.get(request) is sampling_params:
+            return
+        self.seen[request] = sampling_params
+        before, member = self.members.pop(request, None), Member.of(request, sampling_params)
+        if member is not None:
+            if before is not None:
+                member.marked, member.spent = before.marked, before.spent
             self.members[request] = member
 
     def finish(self, requests: Iterable[str]) -> None:
         """Requests have left for good."""
         for request in requests:
+            self.seen.pop(request, None)
             member = self.members.pop(request, None)
             if member is not None:
                 self.ledger.finish(request, member.relaxation, member.log)
@@ -123,6 +133,26 @@ class Relaxer:
         names = [None if member is None else request for request, member in zip(batch, members)]
         self.ledger.note(names, torch.stack([drafted, accepted, relaxed], 1))
         return sampled
+
+
+_verifying: ContextVar[tuple[Relaxer, list[str]] | None] = ContextVar("cactus_verifying", default=None)
+"""Whose rows are being verified, for the function that samples and knows only rows."""
+
+
+def during(relaxer: Relaxer, batch: list[str], proceed: Callable[[], Any]) -> Any:
+    """``proceed()``, with these requests the ones that are verified; nothing more where none of them is relaxed."""
+    if not any(request in relaxer.members for request in batch):
+        return proceed()
+    token = _verifying.set((relaxer, batch))
+    try:
+        return proceed()
+    finally:
+        _verifying.reset(token)
+
+
+def verified_now() -> tuple[Relaxer, list[str]] | None:
+    """What `during` said; None where nothing is to be relaxed."""
+    return _verifying.get()
 
 
 def relaxed_rows(lifted: Lift, drafts: Drafts, accepted: Tensor, p: Tensor, marks: Tensor) -> Tensor:

@@ -69,6 +69,8 @@ class Admission:
         extra_args = params.extra_args or {}
         if RESOLVED in extra_args:
             raise _refused(f"{RESOLVED} is set by this server alone: leave it out.")
+        if self.settings is None:  # the plugin was registered after this front end had started
+            self.settings = self.read()
         config = call["self"].vllm_config
         relaxation = self._relaxation_of(extra_args, why_closed(config))
         if relaxation is not None and relaxation.max_relaxed is not None and _sharded(config):
@@ -87,7 +89,6 @@ class Admission:
             )  # fmt: skip
         if request.sampling_params is params:
             request.sampling_params = params.clone()
-        assert self.settings is not None
         request.sampling_params.extra_args = completed(extra_args, relaxation, self.settings.log_requests)
         return request
 
